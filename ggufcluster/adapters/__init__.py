@@ -1,0 +1,1 @@
+"""The outside worlds, one per module, each behind a narrow protocol."""

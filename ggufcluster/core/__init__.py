@@ -1,0 +1,1 @@
+"""Values and decisions: no sockets, files, clock, environment or printing."""

@@ -1,0 +1,320 @@
+"""Every exception that ggufcluster raises on purpose.
+
+::
+
+    GgufClusterError
+    ├── ConfigError                 a setting is unknown, malformed or contradictory
+    ├── EngineError
+    │   ├── SourceError             the pinned source cannot be had or is not the pinned one
+    │   ├── PatchError              a patch of the series does not apply
+    │   ├── ToolchainError          compiler, cmake or nvcc is missing or too old
+    │   └── BuildError              compiling failed
+    ├── HostError
+    │   ├── HostUnreachableError    no TCP connection, or it broke
+    │   ├── AuthenticationError     SSH refused every key
+    │   ├── HostKeyError            the SSH host key is unknown or has changed
+    │   ├── RemoteCommandError      a command on a host failed
+    │   ├── CommandTimeoutError     a command on a host did not end in time
+    │   └── DiskFullError           a host has too little space
+    ├── WorkerError
+    │   ├── WorkerAddressError      an endpoint that cannot be used as a worker
+    │   ├── WorkerFingerprintError  the worker runs another engine
+    │   ├── WorkerBusyError         the worker serves another head
+    │   └── WorkerNotReadyError     the worker did not become ready
+    ├── ModelFileError
+    │   ├── ModelMissingError       no such model, or none configured
+    │   ├── NotGgufError            the file is no GGUF
+    │   └── TruncatedModelError     the file ends too early
+    ├── TemplateError               the chat template is missing or does not render
+    ├── PlacementError              the model does not fit the devices
+    ├── HeadError
+    │   ├── PortTakenError          another process listens there
+    │   ├── HeadStartError          llama-server ended while starting
+    │   ├── LoadStalledError        loading made no progress
+    │   └── ProofError              the running cluster is not what was asked for
+    ├── ClusterBusyError            another ggufcluster command is at work
+    └── ClusterUnhealthyError       status found something wrong
+
+Errors carry data as attributes; ``str()`` says what failed and where. What to do next and the exit
+code belong to the command line (``ggufcluster/cli/explain.py``).
+"""
+
+from __future__ import annotations
+
+
+class GgufClusterError(Exception):
+    """Root of all errors that ggufcluster raises on purpose."""
+
+
+class ConfigError(GgufClusterError):
+    """A setting is unknown, malformed or contradictory."""
+
+    def __init__(self, reason: str, *, source: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.reason = reason
+        self.source = source
+
+
+class EngineError(GgufClusterError):
+    """The engine cannot be built or is not usable."""
+
+
+class SourceError(EngineError):
+    """The pinned source cannot be had, or is not the pinned one."""
+
+    def __init__(self, reason: str, *, location: str) -> None:
+        super().__init__(f"llama.cpp source from {location}: {reason}")
+        self.reason = reason
+        self.location = location
+
+
+class PatchError(EngineError):
+    """A patch of the series does not apply."""
+
+    def __init__(self, patch: str, *, file: str, reason: str) -> None:
+        super().__init__(f"patch {patch} does not apply to {file}: {reason}")
+        self.patch = patch
+        self.file = file
+        self.reason = reason
+
+
+class ToolchainError(EngineError):
+    """A build tool is missing or too old."""
+
+    def __init__(self, tool: str, *, host: str, reason: str) -> None:
+        super().__init__(f"{tool} on {host}: {reason}")
+        self.tool = tool
+        self.host = host
+        self.reason = reason
+
+
+class BuildError(EngineError):
+    """Compiling failed; ``excerpt`` holds the compiler's own lines."""
+
+    def __init__(self, stage: str, *, host: str, log: str, excerpt: tuple[str, ...]) -> None:
+        super().__init__(f"{stage} failed on {host}; the whole log is {log}")
+        self.stage = stage
+        self.host = host
+        self.log = log
+        self.excerpt = excerpt
+
+
+class HostError(GgufClusterError):
+    """Something is wrong with one host."""
+
+    def __init__(self, message: str, *, host: str) -> None:
+        super().__init__(message)
+        self.host = host
+
+
+class HostUnreachableError(HostError):
+    """No connection to the host, or it broke."""
+
+    def __init__(self, host: str, *, reason: str) -> None:
+        super().__init__(f"cannot reach {host}: {reason}", host=host)
+        self.reason = reason
+
+
+class AuthenticationError(HostError):
+    """SSH refused every key that was offered."""
+
+    def __init__(self, host: str, *, user: str, tried: tuple[str, ...]) -> None:
+        keys = ", ".join(tried) if tried else "no key"
+        super().__init__(f"{host} refused to log in {user} (tried: {keys})", host=host)
+        self.user = user
+        self.tried = tried
+
+
+class HostKeyError(HostError):
+    """The SSH host key is unknown or differs from the known one."""
+
+    def __init__(self, host: str, *, fingerprint: str, known_hosts: str, changed: bool) -> None:
+        what = "has changed" if changed else "is unknown"
+        super().__init__(
+            f"the SSH host key of {host} {what} ({fingerprint}; checked against {known_hosts})",
+            host=host,
+        )
+        self.fingerprint = fingerprint
+        self.known_hosts = known_hosts
+        self.changed = changed
+
+
+class RemoteCommandError(HostError):
+    """A command ended with a non-zero exit code."""
+
+    def __init__(self, host: str, *, command: str, exit_code: int, stderr: str) -> None:
+        tail = stderr.strip().splitlines()[-1:] or ["no message"]
+        super().__init__(f"{host}: {command} exited with {exit_code}: {tail[0]}", host=host)
+        self.command = command
+        self.exit_code = exit_code
+        self.stderr = stderr
+
+
+class CommandTimeoutError(HostError):
+    """A command did not end in time and was stopped."""
+
+    def __init__(self, host: str, *, command: str, seconds: float) -> None:
+        super().__init__(f"{host}: {command} did not end within {seconds:g} s", host=host)
+        self.command = command
+        self.seconds = seconds
+
+
+class DiskFullError(HostError):
+    """A host has too little space; sizes are in bytes, ``free`` is None if unknown."""
+
+    def __init__(self, host: str, *, path: str, need: int, free: int | None) -> None:
+        have = "" if free is None else f", {free / 2**30:.2f} GiB free"
+        super().__init__(
+            f"{host}: no space for {need / 2**30:.2f} GiB under {path}{have}", host=host
+        )
+        self.path = path
+        self.need = need
+        self.free = free
+
+
+class WorkerError(GgufClusterError):
+    """Something is wrong with one worker; ``worker`` is its name or endpoint."""
+
+    def __init__(self, message: str, *, worker: str) -> None:
+        super().__init__(message)
+        self.worker = worker
+
+
+class WorkerAddressError(WorkerError):
+    """An endpoint cannot be used as a worker."""
+
+    def __init__(self, worker: str, *, reason: str) -> None:
+        super().__init__(f"worker {worker!r}: {reason}", worker=worker)
+        self.reason = reason
+
+
+class WorkerFingerprintError(WorkerError):
+    """The worker runs another engine than this head."""
+
+    def __init__(self, worker: str, *, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"worker {worker} runs engine {theirs}, this head runs engine {ours}", worker=worker
+        )
+        self.theirs = theirs
+        self.ours = ours
+
+
+class WorkerBusyError(WorkerError):
+    """The worker serves another head."""
+
+    def __init__(self, worker: str, *, holder: str) -> None:
+        super().__init__(f"worker {worker} is in use by {holder}", worker=worker)
+        self.holder = holder
+
+
+class WorkerNotReadyError(WorkerError):
+    """The worker did not become ready; ``log_tail`` holds its last lines."""
+
+    def __init__(self, worker: str, *, reason: str, log_tail: tuple[str, ...] = ()) -> None:
+        super().__init__(f"worker {worker} is not ready: {reason}", worker=worker)
+        self.reason = reason
+        self.log_tail = log_tail
+
+
+class ModelFileError(GgufClusterError):
+    """A model file cannot be used."""
+
+    def __init__(self, reason: str, *, path: str | None = None) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+
+
+class ModelMissingError(ModelFileError):
+    """No such model, or none is configured."""
+
+
+class NotGgufError(ModelFileError):
+    """The file is not a GGUF file."""
+
+
+class TruncatedModelError(ModelFileError):
+    """The file ends before its contents do; sizes are in bytes."""
+
+    def __init__(self, *, have: int, need: int, path: str | None = None) -> None:
+        super().__init__(f"the file has {have:,} bytes and needs {need:,}", path=path)
+        self.have = have
+        self.need = need
+
+
+class TemplateError(GgufClusterError):
+    """A chat template is missing or does not render."""
+
+    def __init__(self, reason: str, *, path: str) -> None:
+        super().__init__(f"chat template {path}: {reason}")
+        self.reason = reason
+        self.path = path
+
+
+class PlacementError(GgufClusterError):
+    """The model does not fit the devices; sizes are in bytes."""
+
+    def __init__(self, reason: str, *, need: int, have: int) -> None:
+        super().__init__(
+            f"{reason} (needs {need / 2**30:.1f} GiB, the devices offer {have / 2**30:.1f} GiB)"
+        )
+        self.need = need
+        self.have = have
+
+
+class HeadError(GgufClusterError):
+    """Something is wrong with the head's llama-server."""
+
+
+class PortTakenError(HeadError):
+    """Another process listens on the wanted address."""
+
+    def __init__(self, address: str, *, holder: str) -> None:
+        super().__init__(f"{address} is taken by {holder}")
+        self.address = address
+        self.holder = holder
+
+
+class HeadStartError(HeadError):
+    """llama-server ended while starting; ``log_tail`` holds its last lines."""
+
+    def __init__(self, reason: str, *, log: str, log_tail: tuple[str, ...]) -> None:
+        super().__init__(f"llama-server did not start: {reason} (log: {log})")
+        self.reason = reason
+        self.log = log
+        self.log_tail = log_tail
+
+
+class LoadStalledError(HeadError):
+    """Loading made no progress for too long."""
+
+    def __init__(self, seconds: float, *, phase: str, log: str) -> None:
+        super().__init__(f"no progress for {seconds:.0f} s while {phase} (log: {log})")
+        self.seconds = seconds
+        self.phase = phase
+        self.log = log
+
+
+class ProofError(HeadError):
+    """The running cluster is not what was asked for; ``failures`` says in what."""
+
+    def __init__(self, failures: tuple[str, ...]) -> None:
+        super().__init__("the cluster runs but is not what was asked for: " + "; ".join(failures))
+        self.failures = failures
+
+
+class ClusterBusyError(GgufClusterError):
+    """Another ggufcluster command is at work."""
+
+    def __init__(self, what: str, *, holder: str) -> None:
+        super().__init__(f"{what} is in use by {holder}")
+        self.what = what
+        self.holder = holder
+
+
+class ClusterUnhealthyError(GgufClusterError):
+    """The status check found something wrong; ``problems`` says what."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
