@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,7 +66,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_worker(engine: Engine, port: int, log: Path, *, deadline: int = 30) -> Iterator[Worker]:
     """Run an RPC server that listens; end it afterwards."""
     environment = os.environ | {"GGUFCLUSTER_HANDSHAKE_SECONDS": str(deadline)}
@@ -277,7 +277,7 @@ def leave_after_hello(connection: socket.socket, ours: str) -> None:
     receive(connection, 9)
 
 
-@contextmanager
+@contextlib.contextmanager
 def fake_worker(behaviour: Callable[[socket.socket, str], None], ours: str) -> Iterator[str]:
     """Serve one head as `behaviour` says; yield the endpoint."""
 
@@ -358,6 +358,22 @@ def test_head_says_that_nothing_listens(engine: Engine, free_port: int) -> None:
     assert result.returncode == EXIT_UNAVAILABLE
     (line,) = our_lines(result)
     assert f"cannot connect to worker 127.0.0.1:{free_port}: Connection refused" in line
+
+
+def test_head_bounds_the_wait_for_a_connection(engine: Engine) -> None:
+    """A host that takes no more connections costs the deadline, not the kernel's minutes."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(3):  # fill the queue of connections not yet accepted
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        result = start_head(engine, f"127.0.0.1:{port}", deadline=1)
+
+    assert result.returncode == EXIT_UNAVAILABLE
+    (line,) = our_lines(result)
+    assert f"cannot connect to worker 127.0.0.1:{port}: no answer within 1 s" in line
 
 
 def test_head_lists_the_devices_of_its_worker(engine: Engine, worker: Worker) -> None:
