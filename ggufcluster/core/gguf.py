@@ -267,11 +267,26 @@ class _HeaderReader:
         return self._unpack(SCALAR_FORMATS[kind])
 
     def _skip_array(self, element: ValueType, count: int) -> None:
-        if element is not ValueType.STRING:
+        if element is ValueType.STRING:
+            self._skip_strings(count)
+        else:
             self._skip(count * struct.calcsize(SCALAR_FORMATS[element]))
-            return
-        for _ in range(count):
-            self._skip(self._string_length())
+
+    def _skip_strings(self, count: int) -> None:
+        # A vocabulary has some 400,000 strings, so one call for each would be slow.
+        length_at = struct.Struct("<Q").unpack_from
+        while count:
+            buffer, at = self._buffer, self._at
+            while count and at + 8 <= len(buffer):
+                at += 8 + length_at(buffer, at)[0]
+                count -= 1
+            self._at = min(at, len(buffer))
+            if at - len(buffer) > MAX_STRING_BYTES:
+                self._refuse(f"claims a string of more than {MAX_STRING_BYTES} bytes")
+            self._skip(max(0, at - len(buffer)))
+            if count:
+                self._skip(self._string_length())
+                count -= 1
 
     def _string(self) -> str:
         # Tokens need not be valid UTF-8; this way writing them again gives the same bytes.

@@ -33,6 +33,7 @@ Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Js
 
 _TURN = f"{BEGIN_OF_TURN}ai\n"
 _TURN_AFTER_TOOL = f"</response>{END_OF_TURN}\n{_TURN}"
+_TURN_WITHOUT_TOOLS = f"{END_OF_TURN}\n\n{_TURN}"
 _MARKER = "|".join(map(re.escape, VISIBLE_MARKERS))
 _ATOM = re.compile(rf"(?:{_MARKER})|\s*(?:(?!{_MARKER})\S)+|\s+")
 
@@ -45,21 +46,27 @@ class Line:
     text: str
 
 
-def conversation(after_user: str, after_tool: str) -> tuple[Line, ...]:
+def conversation(
+    after_user: str, after_tool: str, *, without_tools: str | None = None
+) -> tuple[Line, ...]:
     """Give one script to turns after a tool result and another to all other turns.
 
     A script begins with its reasoning in think tags, if it has any. If the template opens the
     thinking itself (thinking mode "enabled") or closes it ("disabled"), the script goes on from
-    there.
+    there. `without_tools` is for requests that offer no tools; only the toys' own template tells
+    those apart, by an empty line before the turn.
     """
-    return tuple(
-        line
-        for turn, script in ((_TURN, after_user), (_TURN_AFTER_TOOL, after_tool))
-        for line in (
-            Line(turn, script),
-            Line(turn + THINK_START, script.removeprefix(THINK_START)),
-            Line(turn + THINK_END, script.rpartition(THINK_END)[2]),
-        )
+    scripts = {_TURN: after_user, _TURN_AFTER_TOOL: after_tool}
+    if without_tools is not None:
+        scripts[_TURN_WITHOUT_TOOLS] = without_tools
+    return tuple(line for turn, script in scripts.items() for line in _lines(turn, script))
+
+
+def _lines(turn: str, script: str) -> tuple[Line, ...]:
+    return (
+        Line(turn, script),
+        Line(turn + THINK_START, script.removeprefix(THINK_START)),
+        Line(turn + THINK_END, script.rpartition(THINK_END)[2]),
     )
 
 
@@ -100,6 +107,10 @@ DEFAULT_LINES = conversation(
     thought(
         "The tool has answered. I can tell the user now.",
         "It is sunny in Paris today, and tomorrow will be much the same.",
+    ),
+    without_tools=thought(
+        "Nobody gave me a tool, so I answer by myself.",
+        "I am a toy model: I recite what I was told to say, whatever you ask.",
     ),
 )
 

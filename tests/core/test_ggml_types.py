@@ -1,3 +1,5 @@
+"""Bytes of tensors."""
+
 from __future__ import annotations
 
 import pytest

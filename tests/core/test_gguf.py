@@ -1,3 +1,5 @@
+"""Reading GGUF headers, good and bad ones."""
+
 from __future__ import annotations
 
 import io
@@ -44,18 +46,22 @@ MODEL = GgufModel(METADATA, TENSORS)
 
 
 def read(data: bytes, *, keep: int = 1024) -> GgufHeader:
+    """Read a whole file's header."""
     return read_header(io.BytesIO(data), size=len(data), keep_arrays_up_to=keep)
 
 
 def preamble(*, version: int = 3, tensors: int = 0, keys: int = 0) -> bytes:
+    """Make magic, version and counts."""
     return MAGIC + struct.pack("<IQQ", version, tensors, keys)
 
 
 def text(value: str) -> bytes:
+    """Make a string as stored."""
     return struct.pack("<Q", len(value)) + value.encode()
 
 
 def one_tensor(*, dimensions: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0) -> bytes:
+    """Make a file with one tensor that has room for 32 F32 values."""
     shape = struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
     info = text("t") + shape + struct.pack("<IQ", kind, offset)
     return (preamble(tensors=1) + info).ljust(96, b"\0") + bytes(128)
@@ -195,6 +201,14 @@ def test_large_arrays_are_passed_over_or_kept_on_demand() -> None:
     assert read(data).tensors == read(data, keep=5000).tensors
 
 
+def test_absurd_strings_in_passed_over_arrays_are_refused() -> None:
+    """Lengths are checked in arrays that are skipped, too."""
+    strings = text("fine") + struct.pack("<Q", 2**60) + bytes(64)
+    data = preamble(keys=1) + text("k") + struct.pack("<IIQ", 9, 8, 3) + strings
+    with pytest.raises(ModelFileError, match="claims a string of more than"):
+        read(data, keep=0)
+
+
 def test_claimed_lengths_allocate_nothing() -> None:
     """A short file that claims the largest permitted array costs no more memory than its size."""
     data = preamble(keys=1) + text("k") + struct.pack("<IIQ", 9, 10, 2**24)
@@ -218,7 +232,9 @@ def test_sources_may_hand_out_little_at_a_time() -> None:
             return super().read(min(7, size or 7))
 
     data = MODEL.to_bytes()
-    assert read_header(Dripping(data), size=len(data)) == read(data)
+    for keep in (0, 1024):
+        dripping = read_header(Dripping(data), size=len(data), keep_arrays_up_to=keep)
+        assert dripping == read(data, keep=keep)
 
 
 def test_missing_keys_and_tensors_are_none() -> None:

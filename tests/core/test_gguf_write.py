@@ -1,3 +1,5 @@
+"""Writing GGUF files."""
+
 from __future__ import annotations
 
 import io

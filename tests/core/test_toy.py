@@ -1,3 +1,5 @@
+"""The toy models as files and as networks."""
+
 from __future__ import annotations
 
 import io
@@ -21,11 +23,13 @@ LETTER_BYTES = {letter: byte for byte, letter in enumerate(BYTE_LETTERS)}
 
 
 def header_of(model: GgufModel) -> GgufHeader:
+    """Write a model and read its header."""
     data = model.to_bytes()
     return read_header(io.BytesIO(data), size=len(data))
 
 
 def rows(tensor: Tensor) -> list[tuple[float, ...]]:
+    """Unpack an F16 matrix."""
     width, count = tensor.shape
     numbers = struct.unpack(f"<{width * count}e", tensor.data)
     return [numbers[start : start + width] for start in range(0, width * count, width)]
@@ -50,6 +54,7 @@ class Reciter:
         return logits.index(first), first - second
 
     def say(self, cue: str) -> str:
+        """Decode from a cue to the end of the turn."""
         said = ""
         entry, lead = self.lead(self.entries.index(cue))
         while self.entries[entry] != "[e~[":

@@ -1,3 +1,5 @@
+"""Layers and keys of the toy models."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,6 +12,7 @@ MUTED = ("attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
 
 def names(shape: ToyShape, layer: int) -> set[str]:
+    """List one layer's tensors."""
     tensors = layer_tensors(shape, Weights(1), mute=False, matrices=TensorType.F16)
     prefix = f"blk.{layer}."
     return {t.name.removeprefix(prefix) for t in tensors if t.name.startswith(prefix)}

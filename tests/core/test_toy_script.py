@@ -1,3 +1,5 @@
+"""Scripts cut into chains."""
+
 from __future__ import annotations
 
 import pytest
@@ -90,6 +92,13 @@ def test_conversation_goes_on_from_the_think_tag_that_the_prompt_wrote() -> None
         "</response>[e~[\n]~b]ai\n<mm:think>": "no reasoning here",
         "</response>[e~[\n]~b]ai\n</mm:think>": "no reasoning here",
     }
+
+
+def test_conversation_can_tell_requests_without_tools_apart() -> None:
+    """A script for requests without tools starts after the empty line of the toys' template."""
+    lines = conversation("call", "result", without_tools="plain words")
+    assert recited(lines, "[e~[\n\n]~b]ai\n") == "plain words"
+    assert recited(lines, "]~b]ai\n") == "call"
 
 
 def test_tool_call_nests_arguments_as_elements() -> None:

@@ -1,3 +1,5 @@
+"""The vocabulary that toys share."""
+
 from __future__ import annotations
 
 import pytest

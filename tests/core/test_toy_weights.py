@@ -1,3 +1,5 @@
+"""Random weights."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""Toy models on disk."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
