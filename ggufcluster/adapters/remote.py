@@ -70,3 +70,15 @@ class Remote(Protocol):
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
+
+
+class FarRemote(Remote, Protocol):
+    """A host on another machine, with both ends of the way to it."""
+
+    @property
+    def own_address(self) -> str:
+        """IP address of this machine on the way to the host."""
+
+    @property
+    def peer_address(self) -> str:
+        """IP address by which this machine reaches the host."""

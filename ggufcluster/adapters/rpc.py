@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _REPLY_LIMIT = 4096
 _ROUND_TRIPS = 15
 _CHUNK = 1 << 20
+_LINK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,20 @@ def probe_worker(endpoint: str, fingerprint: str, *, timeout: float) -> WorkerRe
     """
     with RpcClient(endpoint, fingerprint, timeout=timeout) as client:
         return WorkerReport(client.version, client.devices())
+
+
+def measure_link(endpoint: str, fingerprint: str, *, timeout: float) -> LinkSpeed:
+    """Time the link to an idle worker: small requests, then 64 MiB, less on a slow link.
+
+    Raises:
+        WorkerError: The worker is not ours or did not answer.
+    """
+    with RpcClient(endpoint, fingerprint, timeout=timeout) as client:
+        first = client.link_speed(size=_CHUNK)
+        # A tenth of a second at the first rate is enough to be sure, and never a long wait.
+        size = int(min(_LINK_BYTES, max(_CHUNK, first.rate / 10)))
+        second = client.link_speed(size=size)
+        return LinkSpeed(min(first.round_trip, second.round_trip), max(first.rate, second.rate))
 
 
 def _words(error: OSError) -> str:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-
 def _text(hint: str) -> Callable[[errors.GgufClusterError], str]:
     return lambda _error: hint
 

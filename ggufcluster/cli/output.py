@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -109,7 +109,7 @@ class Output:
 class _Sink:
     """Shows nothing."""
 
-    def __enter__(self) -> _Sink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -170,7 +170,7 @@ class _BarSink(_Sink):
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> _BarSink:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -10,17 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ggufcluster.adapters.http import Api
-    from ggufcluster.adapters.remote import Remote
+    from ggufcluster.adapters.remote import FarRemote, Remote
     from ggufcluster.adapters.rpc import LinkSpeed, WorkerReport
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import SshWorker
-
-
-class Reachable(Protocol):
-    """What is known of the way to a host over SSH."""
-
-    peer_address: str
-    own_address: str
 
 
 class ProbeWorker(Protocol):
@@ -53,7 +46,7 @@ class Seams:
     """
 
     local: Remote
-    connect: Callable[[SshWorker], Remote]
+    connect: Callable[[SshWorker], FarRemote]
     probe: ProbeWorker
     measure: MeasureLink
     api: Callable[[str, Secret | None], Api]

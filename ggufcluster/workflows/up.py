@@ -16,7 +16,7 @@ from ggufcluster.core.launch import server_command
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
-from ggufcluster.core.units import MIB, size_text
+from ggufcluster.core.units import size_text
 from ggufcluster.core.wish import differences
 from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
 from ggufcluster.errors import (
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _SHORT = 30.0
 _DROP_SECONDS = 120.0
 _LINK_SECONDS = 30.0
-_LINK_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class Up:
         found: list[tuple[str, str, str]] = []
         for address in wanted:
             if isinstance(address, LocalWorkers):
-                names = _local_names(address.count)
+                names = workers.local_names(address.count)
                 found += [(name, "local", "127.0.0.1") for name in names]
                 self._machines |= dict.fromkeys(names, head)
             else:
@@ -153,13 +152,7 @@ class Up:
 
     def _connect_one(self, address: SshWorker) -> tuple[str, str, str]:
         remote = self.seams.connect(address)
-        peer: str = remote.peer_address  # type: ignore[attr-defined]
-        own: str = remote.own_address  # type: ignore[attr-defined]
-        if peer == own:
-            raise WorkerAddressError(
-                str(address), reason=f"{peer} is this machine; write 'local' for workers on it"
-            )
-        workers.check_address(peer, worker=str(address), allow_public=self.wish.allow_public)
+        peer = workers.worker_address(remote, address, allow_public=self.wish.allow_public)
         name = address.host
         self._machines[name] = survey(remote)
         return name, str(address), peer
@@ -298,10 +291,6 @@ class Up:
 def list_devices_command(engine: Engine) -> Command:
     """Build the command that lists the head's own devices."""
     return command(str(engine.program("llama-server")), "--list-devices")
-
-
-def _local_names(count: int) -> list[str]:
-    return ["local"] if count == 1 else [f"local-{number}" for number in range(1, count + 1)]
 
 
 def _refuse_twins(found: list[tuple[str, str, str]], machines: dict[str, Machine]) -> None:

@@ -20,8 +20,10 @@ from ggufcluster.workflows import processes
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow
 
 if TYPE_CHECKING:
+    from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.adapters.rpc import LinkSpeed, WorkerReport
     from ggufcluster.core.record import WorkerRecord
+    from ggufcluster.core.worker_address import SshWorker
     from ggufcluster.workflows.machines import Machine
     from ggufcluster.workflows.seams import Seams
 
@@ -73,6 +75,26 @@ def warn_of_company(machine: Machine) -> Workflow[None]:
             f"{machine.name}: {guard} is active and may end the load when memory gets low;"
             f" stop it for the load: sudo systemctl stop {guard}"
         )
+
+
+def local_names(count: int) -> list[str]:
+    """Return the names of that many workers on this machine."""
+    return ["local"] if count == 1 else [f"local-{number}" for number in range(1, count + 1)]
+
+
+def worker_address(remote: FarRemote, worker: SshWorker, *, allow_public: bool) -> str:
+    """Return the address by which this machine reaches a worker: the one it must listen on.
+
+    Raises:
+        WorkerAddressError: It is this machine, or an address on which RPC must not listen.
+    """
+    address = remote.peer_address
+    if address == remote.own_address:
+        raise WorkerAddressError(
+            str(worker), reason=f"{address} is this machine; write 'local' for workers on it"
+        )
+    check_address(address, worker=str(worker), allow_public=allow_public)
+    return address
 
 
 def check_address(address: str, *, worker: str, allow_public: bool) -> None:
