@@ -6,12 +6,24 @@ import re
 
 from ggufcluster.core.command import Command, command
 
+_HOLDER = re.compile(r'users:\(\("([^"]+)",pid=(\d+)')
 _ACKED = re.compile(r"\bbytes_acked:(\d+)")
 
 
 def sockets_command() -> Command:
     """Build the command whose output `bytes_sent` reads (iproute2's ss)."""
     return command("ss", "--tcp", "--info", "--numeric", "--no-header", "state", "established")
+
+
+def holder_command(port: int) -> Command:
+    """Build the command whose output `holder` reads."""
+    return command("ss", "--tcp", "--listening", "--processes", "--no-header", f"sport = :{port}")
+
+
+def holder(output: str) -> str:
+    """Name the process that listens; other users' processes can only be seen by root."""
+    found = _HOLDER.search(output)
+    return f"{found[1]} (pid {found[2]})" if found else "another process"
 
 
 def bytes_sent(output: str, endpoints: tuple[str, ...]) -> dict[str, int]:

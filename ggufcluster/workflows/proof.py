@@ -29,7 +29,10 @@ _TOOL: dict[str, Any] = {
         "description": "Tell the weather in a city.",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string", "description": "Name of the city"}},
+            "properties": {
+                "city": {"type": "string", "description": "Name of the city"},
+                "days": {"type": "integer", "description": "Days to look ahead"},
+            },
             "required": ["city"],
         },
     },

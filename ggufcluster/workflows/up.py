@@ -16,6 +16,7 @@ from ggufcluster.core.launch import server_command
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
+from ggufcluster.core.sockets import holder, holder_command
 from ggufcluster.core.units import size_text
 from ggufcluster.core.wish import differences
 from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
@@ -107,6 +108,7 @@ class Up:
         self._check_port(head)
         targets = self._connect(head)
         engine = yield from self.engines.on_head()
+        workers.require_driver(head, engine)
         record = self._new_record(head, engine, model, targets)
         for machine in {id(m): m for m in (head, *self._machines.values())}.values():
             yield from self._prepare(machine, owner=workers.owner_of(head))
@@ -133,7 +135,8 @@ class Up:
     def _check_port(self, head: Machine) -> None:
         if self.wish.port in head.facts.listening:
             address = f"{self.wish.host}:{self.wish.port}"
-            raise PortTakenError(address, holder="another process")
+            listing = head.remote.run(holder_command(self.wish.port), timeout=_SHORT, check=False)
+            raise PortTakenError(address, holder=holder(listing.stdout))
 
     def _connect(self, head: Machine) -> list[tuple[str, str, str]]:
         """Open every host; return name, target and address of each worker."""
@@ -205,6 +208,7 @@ class Up:
             on_worker = engine
             if not local:
                 on_worker = yield from self.engines.on_worker(machine.remote, engine)
+                workers.require_driver(machine, on_worker)
             # Ports taken by a worker started a moment ago must be seen.
             machine = survey(machine.remote)
             started, _ = yield from workers.start_worker(

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.build_id import Backend
 from ggufcluster.core.host import free_port
 from ggufcluster.core.launch import worker_command
 from ggufcluster.core.managed_process import Life
 from ggufcluster.core.units import size_text
 from ggufcluster.errors import (
+    ToolchainError,
     WorkerAddressError,
     WorkerBusyError,
     WorkerNotReadyError,
@@ -22,6 +24,7 @@ from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workfl
 if TYPE_CHECKING:
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.adapters.rpc import LinkSpeed, WorkerReport
+    from ggufcluster.core.engine import Engine
     from ggufcluster.core.record import WorkerRecord
     from ggufcluster.core.worker_address import SshWorker
     from ggufcluster.workflows.machines import Machine
@@ -112,6 +115,17 @@ def check_address(address: str, *, worker: str, allow_public: bool) -> None:
         raise WorkerAddressError(
             worker, reason=f"{address} is a public address; RPC has no password"
         )
+
+
+def require_driver(machine: Machine, engine: Engine) -> None:
+    """Refuse a CUDA engine where the driver shows no GPU: llama.cpp would use the CPU in silence.
+
+    Raises:
+        ToolchainError: There is no working driver.
+    """
+    if engine.backend is Backend.CUDA and not machine.facts.gpus:
+        reason = "the engine is built for CUDA, but nvidia-smi shows no GPU"
+        raise ToolchainError("CUDA driver", host=machine.name, reason=reason)
 
 
 def start_worker(

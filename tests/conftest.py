@@ -1,0 +1,73 @@
+"""Fixtures for every level of tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ggufcluster import resources
+from ggufcluster.adapters.local import LocalRemote
+from ggufcluster.core.paths import paths_from_env
+from ggufcluster.core.toy import RANDOM_NAME, RECITE_NAME
+from ggufcluster.workflows.build import build_engine
+from ggufcluster.workflows.events import drain
+from ggufcluster.workflows.toy import write_toys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Taken before any test changes the environment: the engine's cache outlives the tests.
+_REAL_ENVIRONMENT = dict(os.environ)
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """The engine that the tests run: folder of its programs and its names."""
+
+    bin: Path
+    fingerprint: str
+    build_id: str
+    cache: Path
+
+
+@pytest.fixture(autouse=True)
+def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test an empty home, no settings from outside and a folder of its own."""
+    for name in [name for name in os.environ if name.startswith(("GGUFCLUSTER_", "XDG_", "HF_"))]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def engine() -> BuiltEngine:
+    """The real engine for this machine's CPU, built once and cached for later runs."""
+    paths = paths_from_env(_REAL_ENVIRONMENT)
+    built = drain(build_engine(LocalRemote(), paths=paths))
+    return BuiltEngine(Path(built.bin), built.fingerprint, built.build_id, Path(paths.cache))
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both toy models by short name: ``random`` and ``recite``."""
+    template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text()
+    paths = {
+        path.stem: path for path in write_toys(tmp_path_factory.mktemp("toys"), template=template)
+    }
+    return {"random": paths[RANDOM_NAME], "recite": paths[RECITE_NAME]}
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    yield port
