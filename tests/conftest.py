@@ -6,7 +6,6 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +16,6 @@ from ggufcluster.core.toy import RANDOM_NAME, RECITE_NAME
 from ggufcluster.workflows.build import build_engine
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.toy import write_toys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Taken before any test changes the environment: the engine's cache outlives the tests.
 _REAL_ENVIRONMENT = dict(os.environ)
@@ -58,16 +54,15 @@ def engine() -> BuiltEngine:
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Both toy models by short name: ``random`` and ``recite``."""
     template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text()
-    paths = {
-        path.stem: path for path in write_toys(tmp_path_factory.mktemp("toys"), template=template)
-    }
+    folder = tmp_path_factory.mktemp("toys")
+    paths = {path.stem: path for path in write_toys(folder, template=template)}
     return {"random": paths[RANDOM_NAME], "recite": paths[RECITE_NAME]}
 
 
 @pytest.fixture
-def free_port() -> Iterator[int]:
+def free_port() -> int:
     """A port of the loopback interface that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    yield port
+    return port
