@@ -40,7 +40,7 @@ part=
 room() { stat -f -c '%a %S' -- "$parent" | { read -r count size; echo $((count * size)); }; }
 leave() {
   if [ -n "$part" ]; then chmod -R u+rwX -- "$part"; rm -rf -- "$part"; fi
-  echo "free $(room)"
+  if [ -d "$parent" ]; then echo "free $(room)"; fi
 }
 taken() { [ "$3" = tree ] && [ -e "$1" ]; }
 trap leave EXIT

@@ -11,9 +11,13 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ggufcluster.core.known_hosts import known_name
 from ggufcluster.core.ssh_config import SshTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -129,6 +133,10 @@ class SshServer:
         self._process.wait()
         self._process = None
 
+    def listener_pids(self) -> list[int]:
+        """Return the process that takes connections."""
+        return [] if self._process is None else [self._process.pid]
+
     def session_pids(self) -> list[int]:
         """Return the processes of its sessions: its children and theirs that are sshd too."""
         if self._process is None:
@@ -139,9 +147,8 @@ class SshServer:
         return found[1:]
 
 
-def wait_for(condition: object, *, what: str, seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = 10.0) -> None:
     """Wait until a condition holds; fail the test if it never does."""
-    assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -154,6 +161,11 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    return not is_alive(pid)
 
 
 def _listens(port: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 from ggufcluster.core.command import Command, command, script
 from ggufcluster.core.secret import Secret
 from ggufcluster.errors import CommandTimeoutError, DiskFullError, RemoteCommandError
-from tests.adapters.sshd import is_alive, wait_for
+from tests.adapters.sshd import is_alive, is_gone, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +141,7 @@ def test_timeout_ends_the_whole_process_group(remote: CommandHost, tmp_path: Pat
 
     assert caught.value.seconds == 1.5
     for pid in pids.read_text().split():
-        wait_for(lambda pid=pid: not is_alive(int(pid)), what=f"the end of {pid}")
+        wait_for(partial(is_gone, int(pid)), what=f"the end of {pid}")
 
 
 def test_background_process_neither_delays_nor_dies(remote: CommandHost, tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_stream_gives_up_on_silence(remote: CommandHost, tmp_path: Path) -> None
     with pytest.raises(CommandTimeoutError):
         next(lines)
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not is_alive(pid), what="the end of the command")
+    wait_for(partial(is_gone, pid), what="the end of the command")
 
 
 def test_stream_closed_early_ends_the_command(remote: CommandHost, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_stream_closed_early_ends_the_command(remote: CommandHost, tmp_path: Pat
     assert next(lines) == "tick"
     lines.close()  # type: ignore[attr-defined]
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not is_alive(pid), what="the end of the command")
+    wait_for(partial(is_gone, pid), what="the end of the command")
 
 
 def test_secrets_reach_the_program_and_nothing_else(
