@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -39,7 +40,7 @@ part=
 room() { stat -f -c '%a %S' -- "$parent" | { read -r count size; echo $((count * size)); }; }
 leave() {
   if [ -n "$part" ]; then chmod -R u+rwX -- "$part"; rm -rf -- "$part"; fi
-  echo "free $(room)"
+  if [ -d "$parent" ]; then echo "free $(room)"; fi
 }
 taken() { [ "$3" = tree ] && [ -e "$1" ]; }
 trap leave EXIT
@@ -242,17 +243,18 @@ def _members(copy: Copy) -> Iterator[tuple[Path, str]]:
 def _add(archive: tarfile.TarFile, path: Path, name: str, *, copy: Copy) -> None:
     if path.is_file() and (not copy.tree or not path.is_symlink()):
         with path.open("rb") as file:
-            info = archive.gettarinfo(arcname=name, fileobj=file)
-            _make_plain(info)
+            info = _plain_info(archive, file, name)
             archive.addfile(info, cast("BinaryIO", _Counted(file, copy.on_bytes)))
     else:
         archive.addfile(archive.gettarinfo(path, arcname=name))
 
 
-def _make_plain(info: tarfile.TarInfo) -> None:
+def _plain_info(archive: tarfile.TarFile, file: BinaryIO, name: str) -> tarfile.TarInfo:
+    info = archive.gettarinfo(arcname=name, fileobj=file)
     # A second hard link to a file would become a link member without contents.
-    if info.islnk():
-        info.type = tarfile.REGTYPE
+    info.type = tarfile.REGTYPE
+    info.size = os.fstat(file.fileno()).st_size
+    return info
 
 
 def _check(copy: Copy, said: _Said, *, host: str) -> None:

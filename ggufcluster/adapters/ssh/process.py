@@ -83,8 +83,11 @@ class SshProcess:
     def write(self, data: bytes) -> None:
         """Feed its stdin."""
         offset = 0
-        while offset < len(data):
-            offset += self._channel.send(data[offset : offset + _PACKET_BYTES])
+        try:
+            while offset < len(data):
+                offset += self._channel.send(data[offset : offset + _PACKET_BYTES])
+        except (EOFError, paramiko.SSHException) as error:
+            raise BrokenPipeError(str(error)) from None
 
     def close_input(self) -> None:
         """Let its stdin end."""
