@@ -35,8 +35,8 @@ printf '%s\\n' "$owner" > "$run/owner"
 export GGUFCLUSTER_RUN="$run"
 setsid sh -c '
   printf "%s %s %s\\n" "$$" "$(cut -d" " -f22 "/proc/$$/stat")" "$(cat {_BOOT_ID})" \\
-    > "$GGUFCLUSTER_RUN/pid.new"
-  mv "$GGUFCLUSTER_RUN/pid.new" "$GGUFCLUSTER_RUN/pid"
+    > "$GGUFCLUSTER_RUN/pid.new" &&
+  mv "$GGUFCLUSTER_RUN/pid.new" "$GGUFCLUSTER_RUN/pid" || exit 1
   trap "" PIPE
   exec "$@"
 ' sh "$@" < /dev/null >> "$run/log" 2>&1 &
@@ -101,6 +101,19 @@ done
 )
 
 
+# Renamed first: a process that is just being started then fails to write its pid file and ends. One
+# that wrote it in time is not forgotten: the folder goes back.
+_REMOVE = """
+[ -d "$1" ] || { echo removed; exit 0; }
+mv "$1" "$1.gone"
+if [ -e "$1.gone/pid" ]; then mv "$1.gone" "$1"; echo occupied; exit 0; fi
+mv -f "$1.gone/log" "$2" 2>/dev/null
+rm -rf "$1.gone"
+rmdir "$(dirname "$1")" 2>/dev/null
+echo removed
+"""
+
+
 class Life(Enum):
     """What became of a managed process."""
 
@@ -152,6 +165,14 @@ def inspect_command(run: PurePosixPath) -> Command:
 def stop_command(run: PurePosixPath, *, grace_seconds: int) -> Command:
     """Build the command that ends the process: TERM, then KILL after the grace time."""
     return script(_STOP, str(run), str(grace_seconds))
+
+
+def remove_command(run: PurePosixPath, *, keep_log_as: PurePosixPath) -> Command:
+    """Build the command that removes a run folder and keeps its log under another name.
+
+    It prints ``removed``, or ``occupied`` if a pid file is there.
+    """
+    return script(_REMOVE, str(run), str(keep_log_as))
 
 
 def list_command(runs: PurePosixPath) -> Command:

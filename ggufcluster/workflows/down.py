@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ggufcluster.core.command import command
 from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.errors import GgufClusterError, HostError
 from ggufcluster.workflows import processes
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from ggufcluster.core.record import ClusterRecord
     from ggufcluster.workflows.seams import Seams
     from ggufcluster.workflows.store import Store
-
-_SHORT = 15.0
 
 
 def down(seams: Seams, store: Store) -> Workflow[bool]:
@@ -61,18 +58,9 @@ def _end(
     yield Started(label)
     try:
         remote = open_remote()
-        outcome = processes.stop(remote, run)
-        _archive_log(remote, run)
+        outcome = processes.clear(remote, run)
     except HostError as error:
         failures.append(error)
         yield Warned(f"{name}: {error}")
         return
     yield Finished(label, outcome)
-
-
-def _archive_log(remote: Remote, run: str) -> None:
-    """Keep the last log beside the run folders, then remove the run folder."""
-    parent = run.rpartition("/")[0]
-    script = 'mv -f "$1/log" "$2.last.log" 2>/dev/null; rm -rf "$1"; rmdir "$3" 2>/dev/null; :'
-    last = f"{parent.rpartition('/')[0]}/{run.rpartition('/')[2]}"
-    remote.run(command("sh", "-c", script, "sh", run, last, parent), timeout=_SHORT)

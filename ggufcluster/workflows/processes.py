@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SHORT = 15.0
 _GRACE_SECONDS = 10
+_TRIES = 3
 
 
 def start(remote: Remote, run: str, program: Command, *, owner: str) -> int:
@@ -42,6 +43,27 @@ def stop(remote: Remote, run: str) -> str:
     if outcome == "stuck":
         raise HostError(f"{remote.name}: the process of {run} does not end", host=remote.name)
     return outcome
+
+
+def clear(remote: Remote, run: str) -> str:
+    """End the process of a run folder and remove the folder; return how the process ended.
+
+    Its last log is kept beside the folders of all clusters, as ``<name>.last.log``.
+
+    Raises:
+        HostError: It could not be ended even by force.
+    """
+    folder = PurePosixPath(run)
+    log = folder.parent.parent / f"{folder.name}.last.log"
+    outcome = stop(remote, run)
+    for _ in range(_TRIES):
+        removed = remote.run(
+            managed_process.remove_command(folder, keep_log_as=log), timeout=_SHORT
+        )
+        if removed.stdout.strip() == "removed":
+            return outcome
+        outcome = stop(remote, run)  # it was being started just now
+    raise HostError(f"{remote.name}: {run} is taken again and again", host=remote.name)
 
 
 def owned(remote: Remote, runs: PurePosixPath) -> tuple[OwnedProcess, ...]:

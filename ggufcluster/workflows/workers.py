@@ -64,7 +64,7 @@ def clear_stale(machine: Machine, *, owner: str, keep: str | None = None) -> Wor
             continue
         if process.owner.split()[:1] != owner.split()[:1]:
             raise WorkerBusyError(machine.name, holder=process.owner.split(" ", 1)[-1])
-        outcome = processes.stop(machine.remote, process.run)
+        outcome = processes.clear(machine.remote, process.run)
         yield Note(f"{machine.name}: {outcome} a process left by an earlier run ({process.run})")
 
 
