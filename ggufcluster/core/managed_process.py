@@ -167,9 +167,14 @@ def list_command(runs: PurePosixPath) -> Command:
     return script(_LIST, str(runs))
 
 
+def parse_pid(output: str) -> int:
+    """Return the pid that `start_command` printed."""
+    return int(_last_line(output).split()[0])
+
+
 def parse_state(output: str) -> ProcessState:
-    """Read the output of `inspect_command`."""
-    words = output.split()
+    """Read the output of `inspect_command`: its last line, a login script may print before it."""
+    words = _last_line(output).split()
     if not words or words[0] == Life.ABSENT.value:
         return ProcessState(Life.ABSENT)
     return ProcessState(Life(words[0]), int(words[1]))
@@ -177,10 +182,14 @@ def parse_state(output: str) -> ProcessState:
 
 def parse_stop(output: str) -> str:
     """Return how stopping went: absent, dead, ended, killed or stuck."""
-    return output.strip() or Life.ABSENT.value
+    return _last_line(output) or Life.ABSENT.value
 
 
 def parse_list(output: str) -> tuple[OwnedProcess, ...]:
     """Read the output of `list_command`."""
-    rows = (line.split("\t") for line in output.splitlines())
+    rows = (line.split("\t") for line in output.splitlines() if line.count("\t") == 2)
     return tuple(OwnedProcess(run, owner, parse_state(state)) for run, owner, state in rows)
+
+
+def _last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2].strip()
