@@ -33,7 +33,7 @@ from ggufcluster.workflows.loading import LoadWatch
 from ggufcluster.workflows.machines import Machine, survey
 from ggufcluster.workflows.models import find_model, read_model
 from ggufcluster.workflows.proof import prove
-from ggufcluster.workflows.status import open_api, status
+from ggufcluster.workflows.status import open_api, read_key, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +104,7 @@ class Up:
         head = survey(self.seams.local)
         model_path, model = self._model(head)
         self._check_template(model, str(model_path))
+        read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
         engine = yield from self.engines.on_head()
