@@ -12,7 +12,7 @@ from ggufcluster.core.command import Command, command
 from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
-from ggufcluster.core.launch import server_command
+from ggufcluster.core.launch import check_extra, root_url, server_command
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
@@ -101,6 +101,7 @@ class Up:
         return True
 
     def _bring_up(self) -> Workflow[ClusterRecord]:
+        check_extra(self.wish.extra)
         head = survey(self.seams.local)
         model_path, model = self._model(head)
         self._check_template(model, str(model_path))
@@ -172,7 +173,7 @@ class Up:
             wish=self.wish.shape(),
             build_id=engine.build_id,
             head_run=str(workers.runs_folder(head) / cluster / "head"),
-            root=f"http://{_connectable(self.wish.host)}:{self.wish.port}",
+            root=root_url(self.wish.host, self.wish.port),
             api_key_file=str(self.wish.api_key_file) if self.wish.api_key_file else None,
             model=model.name,
             workers=tuple(
@@ -305,10 +306,6 @@ def _refuse_twins(found: list[tuple[str, str, str]], machines: dict[str, Machine
             raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
         seen[address] = target
         assert name in machines
-
-
-def _connectable(host: str) -> str:
-    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
 
 
 def _read_template(path: Path) -> str:
