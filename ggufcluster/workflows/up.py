@@ -149,7 +149,7 @@ class Up:
                 self._machines |= dict.fromkeys(names, head)
             else:
                 found.append(self._connect_one(address))
-        _refuse_twins(found, self._machines)
+        _refuse_twins(found)
         return found
 
     def _connect_one(self, address: SshWorker) -> tuple[str, str, str]:
@@ -273,8 +273,11 @@ class Up:
             memory = tuple((device.free, device.total) for device in report.devices)
             machine = "local" if worker.target == "local" else worker.name
             memories.append(WorkerMemory(worker.name, machine, memory))
-        listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
-        devices = [*worker_devices(memories), *head_devices(listing.stdout)]
+        devices = worker_devices(memories)
+        # Workers on this machine already offer its GPUs; their memory must not count twice.
+        if not any(worker.target == "local" for worker in record.workers):
+            listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
+            devices += head_devices(listing.stdout)
         endpoints = [worker.endpoint for worker in record.workers]
         return make_plan(
             self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
@@ -295,17 +298,16 @@ def list_devices_command(engine: Engine) -> Command:
     return command(str(engine.program("llama-server")), "--list-devices")
 
 
-def _refuse_twins(found: list[tuple[str, str, str]], machines: dict[str, Machine]) -> None:
+def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
     """Refuse a machine that is named twice by different names or addresses."""
     seen: dict[str, str] = {}
-    for name, target, address in found:
+    for _name, target, address in found:
         if target == "local":
             continue
         twin = seen.get(address)
         if twin is not None:
             raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
         seen[address] = target
-        assert name in machines
 
 
 def _read_template(path: Path) -> str:
