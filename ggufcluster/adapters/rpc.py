@@ -24,6 +24,7 @@ _REPLY_LIMIT = 4096
 _ROUND_TRIPS = 15
 _CHUNK = 1 << 20
 _LINK_BYTES = 64 << 20
+_STRANGE = "does not speak llama.cpp's RPC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,10 @@ class RpcClient:
 
     def _shake_hands(self, fingerprint: str) -> tuple[int, int, int]:
         self._send(rpc_wire.hello_request(fingerprint))
-        reply = rpc_wire.parse_hello(self._receive())
+        try:
+            reply = rpc_wire.parse_hello(self._receive())
+        except ValueError as error:
+            raise WorkerNotReadyError(self._endpoint, reason=_STRANGE) from error
         if reply.fingerprint != fingerprint:
             theirs = reply.fingerprint or "without ggufcluster's patches"
             raise WorkerFingerprintError(self._endpoint, theirs=theirs, ours=fingerprint)
@@ -147,7 +151,7 @@ class RpcClient:
     def _receive(self) -> bytes:
         (size,) = struct.unpack("<Q", self._read(8))
         if size > _REPLY_LIMIT:
-            raise WorkerNotReadyError(self._endpoint, reason="does not speak llama.cpp's RPC")
+            raise WorkerNotReadyError(self._endpoint, reason=_STRANGE)
         return self._read(size)
 
     def _read(self, size: int) -> bytes:

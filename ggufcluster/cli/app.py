@@ -60,7 +60,8 @@ def run() -> None:
 
     # A closed terminal or a service manager must end a start as cleanly as Ctrl-C does.
     for number in _ENDINGS:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            signal.signal(number, _interrupt)
     try:
         app()
     except GgufClusterError as error:

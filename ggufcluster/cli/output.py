@@ -43,8 +43,8 @@ class Output:
         self._as_json = as_json
         self._quiet = quiet
         # Wider lines wrap badly in logs and mails; a terminal may be narrower.
-        self._out = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._out = Console(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
+        self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False)
 
     def follow(self, workflow: events.Workflow[Result]) -> Result:
         """Run a workflow to its end, showing its events; return its result."""
@@ -75,7 +75,8 @@ class Output:
             table.add_column(column, justify="right" if right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        console = Console(file=sys.stdout, highlight=False, width=min(_WIDTH, self._out.width))
+        width = min(_WIDTH, self._out.width)
+        console = Console(file=sys.stdout, highlight=False, emoji=False, width=width)
         console.print(table)
 
     def error(self, error: GgufClusterError) -> int:
@@ -93,10 +94,6 @@ class Output:
         if hint:
             self._err.print(f"  [bold]next:[/bold] {escape(hint)}")
         return code
-
-    def interrupted(self) -> None:
-        """Say that the command was stopped by the user."""
-        self._err.print("interrupted; nothing was left running")
 
     def _sink(self) -> _Sink:
         if self._as_json:

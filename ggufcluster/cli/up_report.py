@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,9 +21,8 @@ def show(output: Output, record: ClusterRecord, *, as_json: bool) -> None:
     if as_json:
         output.data({"base_url": base, **asdict(record)})
         return
-    key = '$(head -n 1 "' + record.api_key_file + '")' if record.api_key_file else "none"
     output.heading(f"{record.model} answers at {base}")
-    for title, lines in snippets(base, record.root, record.model, key):
+    for title, lines in snippets(record.root, record.model, record.api_key_file):
         output.heading(title)
         for line in lines:
             output.line(f"  {line}")
@@ -40,16 +41,25 @@ def show_dry_run(output: Output, plan: Sequence[HostCommands], *, as_json: bool)
             output.line(f"  {line}")
 
 
-def snippets(base: str, root: str, model: str, key: str) -> list[tuple[str, list[str]]]:
-    """Return title and lines of each ready-made setting.
+def snippets(root: str, model: str, key_file: str | None) -> list[tuple[str, list[str]]]:
+    """Return title and lines of each ready-made setting; keys themselves are never shown.
 
     Args:
-        base: URL that ends in /v1.
-        root: The same without /v1.
+        root: Root URL of the server.
         model: Name that the API shows.
-        key: API key, or a shell expression that reads it, or ``none``.
+        key_file: File with the API keys, if the server wants one.
     """
-    auth = f' -H "Authorization: Bearer {key}"' if key != "none" else ""
+    base = f"{root}/v1"
+    shell_key, written_key, auth = "none", "none", ""
+    if key_file:
+        shell_key = f"\"$(grep -m 1 '^[^#]' {shlex.quote(key_file)})\""
+        written_key = f"<a key of {key_file}>"
+        auth = f' -H "Authorization: Bearer "{shell_key}'
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": base, "apiKey": written_key},
+        "models": {model: {}},
+    }
     return [
         (
             "curl",
@@ -60,33 +70,29 @@ def snippets(base: str, root: str, model: str, key: str) -> list[tuple[str, list
         ),
         (
             "Open WebUI",
-            [f"OPENAI_API_BASE_URL={base}", f"OPENAI_API_KEY={key}"],
+            [f"OPENAI_API_BASE_URL={base}", f"OPENAI_API_KEY={written_key}"],
         ),
         (
             "opencode (opencode.json)",
-            [
-                '{"provider": {"ggufcluster": {"npm": "@ai-sdk/openai-compatible",',
-                f'  "options": {{"baseURL": "{base}", "apiKey": "{key}"}},',
-                f'  "models": {{"{model}": {{}}}}}}}}}}',
-            ],
+            json.dumps({"provider": {"ggufcluster": provider}}, indent=1).splitlines(),
         ),
         (
             "Continue (config.yaml)",
             [
                 "models:",
-                f"  - name: {model}",
+                f"  - name: {json.dumps(model)}",
                 "    provider: openai",
-                f"    model: {model}",
+                f"    model: {json.dumps(model)}",
                 f"    apiBase: {base}",
-                f"    apiKey: {key}",
+                f"    apiKey: {json.dumps(written_key)}",
             ],
         ),
         (
             "Claude Code",
             [
                 # Its attribution header changes with every request and so empties prompt caches.
-                f"export ANTHROPIC_BASE_URL={root} ANTHROPIC_AUTH_TOKEN={key}",
-                f'export ANTHROPIC_MODEL="{model}" CLAUDE_CODE_ATTRIBUTION_HEADER=0',
+                f"export ANTHROPIC_BASE_URL={root} ANTHROPIC_AUTH_TOKEN={shell_key}",
+                f"export ANTHROPIC_MODEL={shlex.quote(model)} CLAUDE_CODE_ATTRIBUTION_HEADER=0",
             ],
         ),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 # llama.cpp chooses its MiniMax-M3 parser by these three pieces of the template's text.
 _M3_MARKS = ("]<]minimax[>[", "<tool_call>", "<invoke name=")
 
-_CONVERSATION: Sequence[dict[str, Any]] = ({"role": "user", "content": "Hello"},)
+# Some templates take a message as text, some as a list of parts; llama.cpp gives each its own.
+_CONVERSATIONS: Sequence[list[dict[str, Any]]] = (
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+)
 
 
 def template_kind(text: str | None) -> str:
@@ -29,6 +34,12 @@ def check_template(text: str, *, path: str) -> None:
     Raises:
         TemplateError: It does not parse, does not render, or renders without the user's words.
     """
+    failures = [_failure(text, conversation) for conversation in _CONVERSATIONS]
+    if all(failures):
+        raise TemplateError(failures[0], path=path)
+
+
+def _failure(text: str, conversation: list[dict[str, Any]]) -> str:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -36,21 +47,26 @@ def check_template(text: str, *, path: str) -> None:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": _raise, "strftime_now": _fixed_time}
+    environment.filters["tojson"] = _to_json
     try:
         rendered = environment.from_string(text).render(
-            messages=_CONVERSATION, add_generation_prompt=True, bos_token="", eos_token=""
+            messages=conversation, add_generation_prompt=True, bos_token="", eos_token=""
         )
     except jinja2.TemplateError as error:
         line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-        raise TemplateError(f"does not render: {error}{line}", path=path) from error
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise TemplateError(f"does not render: {error}", path=path) from error
-    if "Hello" not in rendered:
-        raise TemplateError("renders without the user's message", path=path)
+        return f"does not render: {error}{line}"
+    except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        return f"does not render: {error}"
+    return "" if "Hello" in rendered else "renders without the user's message"
 
 
 def _raise(message: str) -> NoReturn:
-    raise TemplateError(message, path="the template itself says")
+    raise ValueError(message)
+
+
+def _to_json(value: Any, *, indent: int | None = None, **_style: Any) -> str:
+    # Templates are written for a tojson with more options than jinja2's.
+    return json.dumps(value, indent=indent)
 
 
 def _fixed_time(pattern: str) -> str:

@@ -18,10 +18,11 @@ say user; id -un
 say id; cat /etc/machine-id 2>/dev/null || uname -n
 say memory; grep -E '^(MemTotal|MemAvailable):' /proc/meminfo
 say listening; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == "0A" { print $2 }'
+least=$((1073741824 / $(getconf PAGESIZE)))
 say processes; for stat in /proc/[0-9]*/statm; do
   read -r _ pages _ < "$stat" 2>/dev/null || continue
   pid=${stat#/proc/}; pid=${pid%/statm}
-  [ "$pages" -gt 262144 ] && printf '%s %s %s\n' "$pid" "$pages" "$(cat "/proc/$pid/comm")"
+  [ "$pages" -gt "$least" ] && printf '%s %s %s\n' "$pid" "$pages" "$(cat "/proc/$pid/comm")"
 done 2>/dev/null
 say page; getconf PAGESIZE
 say gpu; nvidia-smi --query-gpu=name,memory.total,memory.used --format=csv,noheader,nounits \
@@ -83,7 +84,9 @@ class HostFacts:
     def memory_hogs(self, *, ours: frozenset[int]) -> tuple[BigProcess, ...]:
         """Return the processes of others that hold much memory, biggest first."""
         least = min(_MUCH, self.memory_total // _MUCH_SHARE)
-        hogs = [p for p in self.processes if p.pid not in ours and p.memory >= least]
+        # Unknown memory on a GPU may be much.
+        big = (p for p in self.processes if p.memory >= least or not p.memory)
+        hogs = [process for process in big if process.pid not in ours]
         return tuple(sorted(hogs, key=lambda process: -process.memory))
 
 
@@ -110,7 +113,7 @@ def parse_facts(output: str) -> HostFacts:
         memory_available=memory["MemAvailable"],
         listening=frozenset(int(line.rpartition(":")[2], 16) for line in parts["listening"]),
         processes=_processes(parts["processes"], page) + _gpu_processes(parts["gpu_processes"]),
-        gpus=tuple(line.split(",")[0].strip() for line in parts["gpu"]),
+        gpus=tuple(row[0] for row in _rows(parts["gpu"])),
         guards=tuple(sorted(set(parts["guards"]))),
         may_drop_caches=parts["privilege"][0] != "none",
     )
@@ -137,14 +140,21 @@ def _sections(output: str) -> dict[str, list[str]]:
 
 
 def _processes(lines: list[str], page: int) -> tuple[BigProcess, ...]:
-    rows = (line.split(None, 2) for line in lines)
+    # One that ended while it was looked at has no name.
+    rows = (line.split(None, 2) for line in lines if len(line.split(None, 2)) == 3)
     return tuple(BigProcess(int(pid), name, int(pages) * page) for pid, pages, name in rows)
 
 
 def _gpu_processes(lines: list[str]) -> tuple[BigProcess, ...]:
-    rows = ([word.strip() for word in line.split(",", 2)] for line in lines)
     # A GB10 shows "[N/A]" for memory: it has none apart from the system's.
     return tuple(
         BigProcess(int(pid), name, int(used) << 20 if used.isdigit() else 0)
-        for pid, used, name in rows
+        for pid, used, name in _rows(lines)
+        if pid.isdigit()
     )
+
+
+def _rows(lines: list[str]) -> list[list[str]]:
+    """Split nvidia-smi's lines of three values; it complains on stdout too."""
+    rows = ([word.strip() for word in line.split(",", 2)] for line in lines)
+    return [row for row in rows if len(row) == 3]

@@ -12,6 +12,7 @@ from ggufcluster.core.command import Command
 from ggufcluster.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import PurePosixPath
 
 # What the plan decides; given again after `--` it would contradict the plan in silence.
@@ -19,7 +20,8 @@ _OURS = frozenset(
     "--rpc --device -dev --tensor-split -ts --split-mode -sm --model -m --host --port --parallel"
     " -np --kv-unified -kvu --no-kv-unified -no-kvu --flash-attn -fa --fit -fit --ctx-size -c"
     " --n-gpu-layers -ngl --gpu-layers --cache-type-k -ctk --cache-type-v -ctv --api-key"
-    " --api-key-file --chat-template-file --ubatch-size -ub --batch-size -b".split()
+    " --api-key-file --chat-template-file --ubatch-size -ub --batch-size -b"
+    " --log-verbosity -lv --verbosity --log-disable --log-file".split()
 )
 
 
@@ -68,17 +70,30 @@ class LaunchSpec:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for word in self.extra:
-            if word.split("=")[0] in _OURS:
-                raise ConfigError(
-                    f"{word} is decided by ggufcluster; use its own option", source="after --"
-                )
+        check_extra(self.extra)
 
-    @property
-    def base_url(self) -> str:
-        """URL under which OpenAI's paths are found."""
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        return f"http://{host}:{self.port}/v1"
+
+def check_extra(words: Sequence[str]) -> None:
+    """Refuse llama-server options that would contradict the plan.
+
+    Raises:
+        ConfigError: One of them does, or the first word is no option at all.
+    """
+    if words and not words[0].startswith("-"):
+        raise ConfigError(
+            f"{words[0]!r} is no option; a worker is named with --worker", source="command line"
+        )
+    for word in words:
+        if word.split("=")[0] in _OURS:
+            raise ConfigError(
+                f"{word} is decided by ggufcluster; use its own option", source="after --"
+            )
+
+
+def root_url(host: str, port: int) -> str:
+    """Return the URL by which this machine reaches a server that listens on `host`."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
 def server_command(spec: LaunchSpec, *, bin_folder: PurePosixPath) -> Command:

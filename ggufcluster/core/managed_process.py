@@ -18,9 +18,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command, script
+from ggufcluster.core.secret import Secret
 
 if TYPE_CHECKING:
     from pathlib import PurePosixPath
+
+    from ggufcluster.core.command import Piece
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -151,10 +154,15 @@ def start_command(run: PurePosixPath, owner: str, program: Command) -> Command:
     The program runs in its own session, with stdin from /dev/null and SIGPIPE ignored, which
     survives exec: llama.cpp's RPC sends would otherwise end it when a peer goes away.
     """
-    words = program.plain_argv()
-    if program.env:
-        words = ["env", *(f"{name}={value}" for name, value in program.plain_env().items()), *words]
-    return script(_START, str(run), owner, *words)
+    pairs = tuple(_assignment(name, value) for name, value in program.env.items())
+    words = ("env", *pairs, *program.argv) if pairs else program.argv
+    return Command(("sh", "-c", _START, "sh", str(run), owner, *words))
+
+
+def _assignment(name: str, value: Piece) -> Piece:
+    if isinstance(value, Secret):
+        return Secret(f"{name}={value.reveal()}")
+    return f"{name}={value}"
 
 
 def inspect_command(run: PurePosixPath) -> Command:
@@ -180,9 +188,14 @@ def list_command(runs: PurePosixPath) -> Command:
     return script(_LIST, str(runs))
 
 
+def parse_pid(output: str) -> int:
+    """Return the pid that `start_command` printed."""
+    return int(_last_line(output).split()[0])
+
+
 def parse_state(output: str) -> ProcessState:
-    """Read the output of `inspect_command`."""
-    words = output.split()
+    """Read the output of `inspect_command`: its last line, a login script may print before it."""
+    words = _last_line(output).split()
     if not words or words[0] == Life.ABSENT.value:
         return ProcessState(Life.ABSENT)
     return ProcessState(Life(words[0]), int(words[1]))
@@ -190,10 +203,14 @@ def parse_state(output: str) -> ProcessState:
 
 def parse_stop(output: str) -> str:
     """Return how stopping went: absent, dead, ended, killed or stuck."""
-    return output.strip() or Life.ABSENT.value
+    return _last_line(output) or Life.ABSENT.value
 
 
 def parse_list(output: str) -> tuple[OwnedProcess, ...]:
     """Read the output of `list_command`."""
-    rows = (line.split("\t") for line in output.splitlines())
+    rows = (line.split("\t") for line in output.splitlines() if line.count("\t") == 2)
     return tuple(OwnedProcess(run, owner, parse_state(state)) for run, owner, state in rows)
+
+
+def _last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2].strip()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
+_MOST_LAYERS = 4096
+
 # Bytes of one element in the KV cache: a q8_0 block is 34 bytes for 32 values, q4_0 is 18.
 KV_ELEMENT_BYTES = {"f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
@@ -82,14 +84,19 @@ def read_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
     if not architecture:
         raise ModelFileError("has no general.architecture: not a language model")
     layers = _number(first, f"{architecture}.block_count")
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise ModelFileError(f"has {layers} layers")
     weights = _weights(headers)
-    indexer = any(".indexer" in name or ".index_" in name for name in _names(headers))
+    names = _names(headers)
+    indexer = any(".indexer" in name or ".index_" in name for name in names)
+    # Without an output head of its own, a model uses a copy of its embedding there.
+    tied = 0 if "output.weight" in names else weights["embedding"]
     return ModelFacts(
         name=str(first.get("general.name") or architecture),
         architecture=architecture,
         layers=layers,
         layer_bytes=tuple(weights[layer] for layer in range(layers)),
-        output_bytes=weights["output"],
+        output_bytes=weights["output"] + tied,
         embedding_bytes=weights["embedding"],
         train_context=_number(first, f"{architecture}.context_length"),
         kv_values=_kv_values(first, architecture, layers, indexer=indexer),

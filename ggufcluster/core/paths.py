@@ -45,8 +45,12 @@ class HostPaths:
 
 
 def paths_from_probe(output: str) -> HostPaths:
-    """Read the four lines printed by `PROBE`."""
-    cache, state, config, data = (PurePosixPath(line) for line in output.splitlines())
+    """Read the four lines printed by `PROBE`; a login script may have printed before them.
+
+    Raises:
+        ValueError: They are not there.
+    """
+    cache, state, config, data = (PurePosixPath(line) for line in output.splitlines()[-4:])
     return _under(cache, state, config, data)
 
 

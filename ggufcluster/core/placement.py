@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.units import GIB
@@ -98,7 +99,9 @@ def place(
     """
     if len(devices) > model.layers:
         raise PlacementError(
-            f"{len(devices)} devices for {model.layers} layers", need=0, have=len(devices)
+            f"{len(devices)} devices for {model.layers} layers: each must get one",
+            need=model.weight_bytes,
+            have=sum(device.usable for device in devices),
         )
     wanted = sorted({min(context, model.train_context) for context in contexts}, reverse=True)
     for context in wanted:
@@ -128,13 +131,19 @@ def _split(
     rooms[-1] -= output_bytes
     if min(rooms) <= 0:
         return None
-    counts = _cut(costs, _targets(costs, rooms))
-    shares = tuple(_shares(costs, output_bytes, devices, counts))
-    over = any(
-        sum(costs[share.first : share.first + share.layers]) > room
-        for share, room in zip(shares, rooms, strict=True)
+    # Even shares waste a part of a layer on each device; where that is too much, fill them up.
+    for counts in (_cut(costs, _targets(costs, rooms)), _fill(costs, rooms)):
+        if _fits(costs, rooms, counts):
+            return tuple(_shares(costs, output_bytes, devices, counts))
+    return None
+
+
+def _fits(costs: list[int], rooms: list[int], counts: list[int]) -> bool:
+    ends = list(accumulate(counts))
+    return all(
+        sum(costs[end - count : end]) <= room
+        for count, end, room in zip(counts, ends, rooms, strict=True)
     )
-    return None if over else shares
 
 
 def _targets(costs: list[int], rooms: list[int]) -> list[float]:
@@ -157,6 +166,20 @@ def _cut(costs: list[int], targets: list[float]) -> list[int]:
             end == start or running + costs[end] / 2 <= target
         ):
             running += costs[end]
+            end += 1
+        counts.append(end - start)
+        start = end
+    return [*counts, len(costs) - start]
+
+
+def _fill(costs: list[int], rooms: list[int]) -> list[int]:
+    """Give each device all that it can hold, but leave one layer for each later one."""
+    counts, start = [], 0
+    for index, room in enumerate(rooms[:-1], 1):
+        limit = len(costs) - (len(rooms) - index)
+        end, size = start + 1, costs[start]
+        while end < limit and size + costs[end] <= room:
+            size += costs[end]
             end += 1
         counts.append(end - start)
         start = end

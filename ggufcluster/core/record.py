@@ -114,5 +114,5 @@ def from_json(data: bytes, *, source: str) -> ClusterRecord:
         fields["workers"] = tuple(WorkerRecord(**worker) for worker in fields["workers"])
         fields["shares"] = tuple(ShareRecord(**share) for share in fields["shares"])
         return ClusterRecord(**fields)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"is damaged: {error}", source=source) from error

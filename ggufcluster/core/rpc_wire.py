@@ -43,7 +43,13 @@ def hello_request(fingerprint: str) -> bytes:
 
 
 def parse_hello(payload: bytes) -> HelloReply:
-    """Read the reply to HELLO; an unpatched worker's shorter reply has no fingerprint."""
+    """Read the reply to HELLO; an unpatched worker's shorter reply has no fingerprint.
+
+    Raises:
+        ValueError: It is too short for a version.
+    """
+    if len(payload) < 3:
+        raise ValueError("the reply to HELLO is too short")
     version = (payload[0], payload[1], payload[2])
     name = payload[4 + _CAPS_BYTES :].rstrip(b"\0").decode("ascii", "replace")
     return HelloReply(version, name)

@@ -16,7 +16,6 @@ from ggufcluster.errors import (
     HeadStartError,
     HostError,
     LoadStalledError,
-    RemoteCommandError,
     WorkerNotReadyError,
 )
 from ggufcluster.workflows import processes
@@ -77,6 +76,7 @@ class LoadWatch:
             yield from self._progress()
             self._check_stall()
             self.seams.sleep(_POLL_SECONDS)
+        self._check_head()  # somebody else may answer on that port
         yield from self._progress()
         yield Finished(label, f"in {self.seams.clock() - start:.1f} s")
 
@@ -93,7 +93,7 @@ class LoadWatch:
         endpoints = {worker.endpoint: worker.name for worker in self.record.workers}
         try:
             table = self.head.remote.run(sockets_command(), timeout=_SHORT).stdout
-        except (RemoteCommandError, HostError):
+        except HostError:
             return self._sent  # no ss on this machine: the load works, only unseen
         sent = bytes_sent(table, tuple(endpoints))
         return {name: sent[endpoint] for endpoint, name in endpoints.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ggufcluster.core import paths
 from ggufcluster.core.command import script
 from ggufcluster.core.host import HostFacts, facts_command, parse_facts
+from ggufcluster.errors import HostError
 
 if TYPE_CHECKING:
     from ggufcluster.adapters.remote import Remote
@@ -31,7 +32,15 @@ class Machine:
 
 
 def survey(remote: Remote) -> Machine:
-    """Learn the folders and facts of a host."""
+    """Learn the folders and facts of a host.
+
+    Raises:
+        HostError: It cannot be reached, or is not the Linux machine that it must be.
+    """
     folders = remote.run(script(paths.PROBE), timeout=PROBE_SECONDS).stdout
     facts = remote.run(facts_command(), timeout=PROBE_SECONDS).stdout
-    return Machine(remote, paths.paths_from_probe(folders), parse_facts(facts))
+    try:
+        return Machine(remote, paths.paths_from_probe(folders), parse_facts(facts))
+    except (ValueError, LookupError) as error:
+        reason = f"{remote.name} does not answer like a Linux machine: {error}"
+        raise HostError(reason, host=remote.name) from error

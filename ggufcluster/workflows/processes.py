@@ -22,7 +22,7 @@ _TRIES = 3
 def start(remote: Remote, run: str, program: Command, *, owner: str) -> int:
     """Start a program in its run folder and return its pid."""
     start_command = managed_process.start_command(PurePosixPath(run), owner, program)
-    return int(remote.run(start_command, timeout=_SHORT).stdout.split()[0])
+    return managed_process.parse_pid(remote.run(start_command, timeout=_SHORT).stdout)
 
 
 def inspect(remote: Remote, run: str) -> ProcessState:

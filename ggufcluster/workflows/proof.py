@@ -111,10 +111,17 @@ def _tool_failures(api: Api) -> list[str]:
         answer = api.post("/v1/chat/completions", TOOL_QUESTION, timeout=_TOOL_SECONDS)
     except HeadError as error:
         return [f"the tool call failed: {error}"]
-    message = answer["choices"][0]["message"]
+    try:
+        return _call_failures(answer["choices"][0]["message"])
+    except (LookupError, TypeError, AttributeError):
+        return [f"the tool call was answered with {answer!r:.200}"]
+
+
+def _call_failures(message: dict[str, Any]) -> list[str]:
     calls = message.get("tool_calls") or []
     if not calls:
-        return [f"no tool call was parsed; the answer was {message.get('content') or ''!r:.200}"]
+        said = repr(message.get("content") or "")
+        return [f"no tool call was parsed; the answer was {said:.200}"]
     function = calls[0]["function"]
     try:
         city = json.loads(function["arguments"]).get("city")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ggufcluster.core.managed_process import Life
 from ggufcluster.core.secret import Secret
 from ggufcluster.core.worker_address import SshWorker, parse_worker
-from ggufcluster.errors import HeadError, HostError
+from ggufcluster.errors import ConfigError, HeadError, HostError
 from ggufcluster.workflows import processes
 
 if TYPE_CHECKING:
@@ -73,11 +73,21 @@ def open_api(seams: Seams, record: ClusterRecord) -> Api:
 
 
 def read_key(api_key_file: str | None) -> Secret | None:
-    """Return the first key of a key file."""
+    """Return the first key of a key file, read as llama-server reads it.
+
+    Raises:
+        ConfigError: It cannot be read or holds no key: llama-server would ask for none then.
+    """
     if not api_key_file:
         return None
-    lines = Path(api_key_file).read_text(encoding="utf-8").split()
-    return Secret(lines[0]) if lines else None
+    try:
+        lines = Path(api_key_file).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"API keys cannot be read: {error}", source=api_key_file) from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError("holds no API key", source=api_key_file)
+    return Secret(keys[0])
 
 
 def _head_state(seams: Seams, record: ClusterRecord, api: Api) -> str:

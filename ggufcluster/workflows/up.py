@@ -12,7 +12,7 @@ from ggufcluster.core.command import Command, command
 from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
-from ggufcluster.core.launch import server_command
+from ggufcluster.core.launch import check_extra, root_url, server_command
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
@@ -34,7 +34,7 @@ from ggufcluster.workflows.loading import LoadWatch
 from ggufcluster.workflows.machines import Machine, survey
 from ggufcluster.workflows.models import find_model, read_model
 from ggufcluster.workflows.proof import prove
-from ggufcluster.workflows.status import open_api, status
+from ggufcluster.workflows.status import open_api, read_key, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,9 +102,11 @@ class Up:
         return True
 
     def _bring_up(self) -> Workflow[ClusterRecord]:
+        check_extra(self.wish.extra)
         head = survey(self.seams.local)
         model_path, model = self._model(head)
         self._check_template(model, str(model_path))
+        read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
         engine = yield from self.engines.on_head()
@@ -150,7 +152,7 @@ class Up:
                 self._machines |= dict.fromkeys(names, head)
             else:
                 found.append(self._connect_one(address))
-        _refuse_twins(found, self._machines)
+        _refuse_twins(found)
         return found
 
     def _connect_one(self, address: SshWorker) -> tuple[str, str, str]:
@@ -174,7 +176,7 @@ class Up:
             wish=self.wish.shape(),
             build_id=engine.build_id,
             head_run=str(workers.runs_folder(head) / cluster / "head"),
-            root=f"http://{_connectable(self.wish.host)}:{self.wish.port}",
+            root=root_url(self.wish.host, self.wish.port),
             api_key_file=str(self.wish.api_key_file) if self.wish.api_key_file else None,
             model=model.name,
             workers=tuple(
@@ -275,8 +277,11 @@ class Up:
             memory = tuple((device.free, device.total) for device in report.devices)
             machine = "local" if worker.target == "local" else worker.name
             memories.append(WorkerMemory(worker.name, machine, memory))
-        listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
-        devices = [*worker_devices(memories), *head_devices(listing.stdout)]
+        devices = worker_devices(memories)
+        # Workers on this machine already offer its GPUs; their memory must not count twice.
+        if not any(worker.target == "local" for worker in record.workers):
+            listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
+            devices += head_devices(listing.stdout)
         endpoints = [worker.endpoint for worker in record.workers]
         return make_plan(
             self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
@@ -297,21 +302,16 @@ def list_devices_command(engine: Engine) -> Command:
     return command(str(engine.program("llama-server")), "--list-devices")
 
 
-def _refuse_twins(found: list[tuple[str, str, str]], machines: dict[str, Machine]) -> None:
+def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
     """Refuse a machine that is named twice by different names or addresses."""
     seen: dict[str, str] = {}
-    for name, target, address in found:
+    for _name, target, address in found:
         if target == "local":
             continue
         twin = seen.get(address)
         if twin is not None:
             raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
         seen[address] = target
-        assert name in machines
-
-
-def _connectable(host: str) -> str:
-    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
 
 
 def _read_template(path: Path) -> str:
