@@ -204,9 +204,7 @@ def test_abandoned_build_ends_its_compilers_and_is_resumed(
     assert "resumed" in (bench.cache / "builds" / f"{engine.build_id}.log").read_text()
 
 
-def test_second_builder_waits_for_the_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_builder_waits_for_the_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one builds, another says for whom it waits, and then builds in its turn."""
     monkeypatch.setenv("FAKE_NINJA", "hang")
     first, _ = hanging(bench)
