@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.recipe import SETTINGS, TARGETS
 from ggufcluster.errors import SourceError
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ def fingerprint(origin: str, series: Iterable[Patch], overlay: Mapping[str, byte
 def build_id(source: str, options: BuildOptions, machine: Machine) -> str:
     """Name an engine: ``<fingerprint>-<backend>[-<architectures>]-<machine>-<hash>``.
 
-    The closing hash covers everything else that decides where the engine runs: libc, CUDA major,
-    RDMA and, for a native build, the CPU's instruction sets. Two hosts with the same build id may
-    therefore share one build, and no others may.
+    The closing hash covers the recipe and everything else that decides where the engine runs: libc,
+    CUDA major, RDMA and, for a native build, the CPU's instruction sets. Two hosts with the same
+    build id may therefore share one build, and no others may.
     """
     words = [source, options.backend.value]
     if options.architectures:
@@ -132,7 +133,8 @@ def build_id(source: str, options: BuildOptions, machine: Machine) -> str:
 
 
 def _platform_hash(options: BuildOptions, machine: Machine) -> str:
-    facts = [f"libc={machine.libc}", f"rdma={options.rdma}"]
+    facts = [f"{name}={value}" for name, value in sorted(SETTINGS.items())]
+    facts += [*TARGETS, f"libc={machine.libc}", f"rdma={options.rdma}"]
     if options.backend is Backend.CUDA:
         facts.append(f"cuda={machine.cuda_major}")
     if options.native:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.build_log import NINJA_STATUS
-from ggufcluster.core.cmake_args import TARGETS
 from ggufcluster.core.command import Command, script
 from ggufcluster.core.engine import RECORD_NAME, Engine, read_engine
+from ggufcluster.core.recipe import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import PurePosixPath
 
 MARK = "@@ggufcluster "
@@ -86,11 +85,6 @@ _INSPECT = """
 cd "$1" 2>/dev/null && cat @RECORD@ 2>/dev/null || exit 0
 printf '\\n@@sizes\\n'
 cd bin && find . -maxdepth 1 -type f -printf '%s %f\\n'
-"""
-
-_LIST = """
-cd "$1" 2>/dev/null || exit 0
-for folder in "$2"-*; do [ -d "$folder" ] && printf '%s\\n' "$folder"; done
 """
 
 # Run time linking of everything, without running anything.
@@ -179,11 +173,6 @@ def parse_inspection(engine: PurePosixPath, output: str) -> Engine | None:
     return read_engine(engine, record, sizes)
 
 
-def list_command(engines: PurePosixPath, fingerprint: str) -> Command:
-    """Build the command that lists the build ids of one fingerprint, one a line."""
-    return script(_LIST, str(engines), fingerprint)
-
-
 def missing_libraries_command(engine: PurePosixPath) -> Command:
     """Build the command that prints what the loader would not find, one a line."""
     return script(_MISSING, str(engine))
@@ -212,11 +201,8 @@ def marked(line: str) -> tuple[str, str] | None:
     return word, rest
 
 
-def _filled(text: str, targets: Sequence[str] = TARGETS) -> str:
-    for name, value in (
-        ("@NINJA_STATUS@", NINJA_STATUS),
-        ("@TARGETS@", " ".join(targets)),
-        ("@RECORD@", RECORD_NAME),
-    ):
-        text = text.replace(name, value)
+def _filled(text: str) -> str:
+    values = {"NINJA_STATUS": NINJA_STATUS, "TARGETS": " ".join(TARGETS), "RECORD": RECORD_NAME}
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
     return text

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.cuda import cmake_architectures
+from ggufcluster.core.recipe import SETTINGS
 from ggufcluster.core.toolchain import require_build_tools
 
 if TYPE_CHECKING:
@@ -13,34 +14,6 @@ if TYPE_CHECKING:
 
     from ggufcluster.core.build_id import BuildOptions
     from ggufcluster.core.toolchain import Toolchain
-
-TARGETS = (
-    "llama-server",
-    "ggml-rpc-server",
-    "llama-bench",
-    "llama-perplexity",
-    "llama-quantize",
-    "llama-gguf-split",
-    "test-backend-ops",
-)
-
-_ALWAYS = {
-    "CMAKE_BUILD_TYPE": "Release",
-    "BUILD_SHARED_LIBS": "ON",
-    # Binaries get their final search path at once: nothing is installed, files are copied.
-    "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
-    "GGML_RPC": "ON",
-    # ggml would also take sccache, whose daemon would inherit and keep the build lock.
-    "GGML_CCACHE": "OFF",
-    # One GPU a node; with NCCL a copied engine would need that library on every worker.
-    "GGML_CUDA_NCCL": "OFF",
-    "LLAMA_BUILD_TESTS": "ON",  # test-backend-ops
-    "LLAMA_BUILD_EXAMPLES": "OFF",
-    "LLAMA_BUILD_APP": "OFF",
-    "LLAMA_BUILD_UI": "OFF",
-    "LLAMA_USE_PREBUILT_UI": "OFF",  # it would be downloaded
-    "LLAMA_OPENSSL": "OFF",
-}
 
 
 def cmake_arguments(
@@ -58,9 +31,11 @@ def cmake_arguments(
     Raises:
         ToolchainError: The host lacks a tool.
     """
-    require_build_tools(facts)
+    _, builder = require_build_tools(facts)
     variables: dict[str, str] = {
-        **_ALWAYS,
+        **SETTINGS,
+        # It may lie where CMake does not look, such as beside our interpreter.
+        "CMAKE_MAKE_PROGRAM": builder.path,
         "CMAKE_INSTALL_RPATH": _search_path(facts, options),
         "GGML_NATIVE": _switch(on=options.native),
         "GGML_RPC_RDMA": _switch(on=options.rdma),

@@ -95,6 +95,11 @@ class SourceOnSite:
     pin: Pin
     origin: str
 
+    @property
+    def commit(self) -> str:
+        """Commit of llama.cpp, as far as it is known."""
+        return self.pin.commit if self.origin == self.pin.origin else "other"
+
 
 def build_engine(
     local: Remote, request: BuildRequest | None = None, *, paths: HostPaths
@@ -234,7 +239,7 @@ def plan_build(
             tools,
             fingerprint=source.fingerprint,
             build_id=name,
-            commit=source.pin.commit,
+            commit=source.commit,
         ),
         record=record_head(
             build_id=name,

@@ -16,6 +16,7 @@ from ggufcluster.core.build_id import (
 )
 from ggufcluster.core.machine import Machine
 from ggufcluster.core.patches import Patch
+from ggufcluster.core.recipe import SETTINGS
 from ggufcluster.errors import SourceError
 
 UPSTREAM = """
@@ -109,3 +110,11 @@ def test_cpu_engine_does_not_depend_on_cuda() -> None:
 
     assert build_id("f", cpu, SPARK) == build_id("f", cpu, replace(SPARK, cuda_major=None))
     assert build_id("f", portable, SPARK) == build_id("f", portable, plain)
+
+
+def test_changed_recipe_is_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine made with other CMake settings is not taken for a current one."""
+    before = build_id("f", CUDA, SPARK)
+    monkeypatch.setitem(SETTINGS, "GGML_RPC", "OFF")
+
+    assert build_id("f", CUDA, SPARK) != before

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggufcluster.core.build_id import Backend, BuildOptions
-from ggufcluster.core.cmake_args import TARGETS, cmake_arguments
+from ggufcluster.core.cmake_args import cmake_arguments
 from ggufcluster.core.machine import Machine
+from ggufcluster.core.recipe import TARGETS
 from ggufcluster.core.toolchain import BuildHost, Tool, Toolchain
 
 HOST = BuildHost("w", Machine("aarch64", "glibc 2.39"), nvcc=Tool("/opt/cuda/bin/nvcc", "13.0"))
@@ -78,6 +79,7 @@ def test_generator_follows_what_is_installed() -> None:
     made = arguments(BuildOptions(Backend.CPU), replace(TOOLS, ninja=None))
 
     assert made[:2] == ("-G", "Unix Makefiles")
+    assert "-DCMAKE_MAKE_PROGRAM=/usr/bin/make" in made
 
 
 def test_ccache_is_used_for_every_language_of_the_build() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.core.build_id import Backend
-from ggufcluster.core.cmake_args import TARGETS
+from ggufcluster.core.recipe import TARGETS
 from ggufcluster.errors import BuildError, ToolchainError
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.events import Event, Note, Progress, Warned, Workflow, drain
