@@ -56,9 +56,11 @@ export CCACHE_BASEDIR="$builds/$id"
 step configure "$cmake" -S "$builds/$id/source" -B "$build" "$@"
 step compile "$builder" -C "$build" -j "$jobs" @TARGETS@
 
+flush() { sync -- "$@" 2>/dev/null || sync; }
 publish() {
   mkdir -p "$stage/bin" && cd "$build/bin" &&
-  cp -p @TARGETS@ "$stage/bin/" && cp -Pp lib*.so* "$stage/bin/" && cd "$stage/bin" || return 1
+  cp -p @TARGETS@ "$stage/bin/" && cp -Pp lib*.so* "$stage/bin/" &&
+  cd "$stage/bin" || return 1
   separator='' # between, not after: JSON
   { printf '%s' "$head"
     for file in *; do
@@ -73,8 +75,8 @@ publish() {
     done
     printf '\\n ]\\n}\\n'
   } >"$stage/@RECORD@" &&
-  cd "$engines" && { sync -f "$stage" 2>/dev/null || sync; } && mv -T "$stage" "$engines/$id" &&
-  { sync -f "$engines" 2>/dev/null || sync; }
+  flush "$stage"/bin/* "$stage"/* "$stage" &&
+  mv -T "$stage" "$engines/$id" && flush "$engines"
 }
 step publish publish
 rm -rf "$builds/$id"
