@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 # Set as NINJA_STATUS, so that a user's own setting does not get in the way.
 NINJA_STATUS = "[%f/%t] "
 EXCERPT_LINES = 20
+_WIDTH = 240
 OUT_OF_MEMORY = "The compiler ran out of memory: try again with fewer --jobs."
 DISK_FULL = "The disk is full."
 
@@ -60,7 +61,11 @@ def failing_lines(log: Sequence[str]) -> tuple[str, ...]:
     errors = tuple(dict.fromkeys(_with_context(log)))
     if not causes and not errors:
         errors = tuple(line for line in log if line.strip())[-10:]
-    return (*causes, *errors)[:EXCERPT_LINES]
+    return (*causes, *(_shortened(line) for line in errors))[:EXCERPT_LINES]
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]} ..."
 
 
 def _causes(log: Iterable[str]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from ggufcluster.workflows.source import (
     prepare_tree,
     read_vendor,
     source_fingerprint,
+    tree_name,
 )
 from ggufcluster.workflows.transfer import transfer
 
@@ -126,7 +127,7 @@ def _send_source(
     vendor = read_vendor(request.vendor)
     source = locate_source(vendor.pin, request.source)
     name = source_fingerprint(source, vendor)
-    target = site.paths.cache / "sources" / name
+    target = site.paths.cache / "sources" / tree_name(name)
     if not _has_source(site.remote, target, name):
         tree = yield from prepare_tree(local, source, vendor, paths=paths)
         yield from _send_tree(tree.folder, site.remote, target)

@@ -20,7 +20,7 @@ from ggufcluster.core.patches import (
     parse_series,
     shifted_hunks,
 )
-from ggufcluster.core.source_tree import is_needed
+from ggufcluster.core.source_tree import SELECTION, is_needed
 from ggufcluster.errors import PatchError, RemoteCommandError, SourceError
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Warned, Workflow
 
@@ -111,6 +111,11 @@ def source_fingerprint(source: Source, vendor: Vendor) -> str:
     return fingerprint(source.origin, vendor.series, vendor.overlay)
 
 
+def tree_name(fingerprint: str) -> str:
+    """Name the folder of a patched tree, here or on a worker."""
+    return f"{fingerprint}-{SELECTION}"
+
+
 def prepare_tree(
     local: Remote, source: Source, vendor: Vendor, *, paths: HostPaths
 ) -> Workflow[PreparedTree]:
@@ -122,7 +127,7 @@ def prepare_tree(
         DiskFullError: The tree does not fit.
     """
     name = source_fingerprint(source, vendor)
-    tree = PreparedTree(Path(paths.cache) / "sources" / name, name)
+    tree = PreparedTree(Path(paths.cache) / "sources" / tree_name(name), name)
     if _is_stamped(tree):
         return tree
     if not source.pinned:

@@ -92,3 +92,10 @@ def test_excerpt_is_short() -> None:
 
     assert len(failing_lines(log)) == EXCERPT_LINES
     assert failing_lines(log)[0] == log[0]
+
+
+def test_long_lines_are_cut() -> None:
+    """A line with all output files of a step does not fill the screen."""
+    [line] = failing_lines(["FAILED: " + "x" * 5000])
+
+    assert len(line) < 300

@@ -17,6 +17,7 @@ from ggufcluster.core.source_tree import is_needed
         "scripts/ui-assets.cmake",
         "tests/test-backend-ops.cpp",
         "tools/ui/CMakeLists.txt",
+        "tools/ui/ui.h.in",
         "vendor/cpp-httplib/LICENSE",
     ],
 )

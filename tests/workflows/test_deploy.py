@@ -15,6 +15,7 @@ from ggufcluster.errors import BuildError, DiskFullError, ToolchainError
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine, worker_paths
 from ggufcluster.workflows.events import Event, Note, Progress, Unit, drain
+from ggufcluster.workflows.source import tree_name
 from tests.workflows.sources import host_paths, make_archive, make_vendor
 from tests.workflows.toolbox import install_tools, use_only
 
@@ -156,7 +157,7 @@ def test_other_libc_is_built_there(pair: Pair, builder: str) -> None:
     assert events[0] == Note(
         f"user@spark-2 needs its own build: glibc 2.17 instead of {pair.engine.machine.libc}"
     )
-    assert pair.worker.folder("sources") == [engine.fingerprint]
+    assert pair.worker.folder("sources") == [tree_name(engine.fingerprint)]
 
 
 def test_engine_built_there_is_used_again(pair: Pair) -> None:
@@ -225,7 +226,7 @@ def test_interrupted_unpacking_is_done_again(pair: Pair) -> None:
     half.mkdir(parents=True)
     pair.deploy()
 
-    assert pair.worker.folder("sources") == [pair.engine.fingerprint]
+    assert pair.worker.folder("sources") == [tree_name(pair.engine.fingerprint)]
 
 
 def test_head_without_its_source_fetches_it_for_the_worker(pair: Pair) -> None:

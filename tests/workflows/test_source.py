@@ -19,6 +19,7 @@ from ggufcluster.workflows.source import (
     prepare_tree,
     read_vendor,
     source_fingerprint,
+    tree_name,
 )
 from tests.workflows.sources import (
     HOOK,
@@ -72,8 +73,8 @@ def test_tree_is_unpacked_patched_and_stamped(tmp_path: Path, archive: Path) -> 
     ]  # fmt: skip
     assert (tree.folder / "ggml/src/own.cpp").read_text() == "ours\n"
     assert not (tree.folder / "docs").exists()
-    assert (tree.folder / STAMP).read_text() == tree.fingerprint == tree.folder.name
-    assert leftovers(tmp_path) == [tree.fingerprint]
+    assert (tree.folder / STAMP).read_text() == tree.fingerprint
+    assert leftovers(tmp_path) == [tree.folder.name] == [tree_name(tree.fingerprint)]
 
 
 def test_stamped_tree_is_taken_as_it_is(tmp_path: Path, archive: Path) -> None:
