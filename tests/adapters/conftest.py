@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ggufcluster.adapters.command_host import CommandHost
+    from ggufcluster.adapters.remote import Remote
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +52,9 @@ def ssh(sshd: SshServer) -> Iterator[SshRemote]:
 
 
 @pytest.fixture(params=["local", "ssh"])
-def remote(request: pytest.FixtureRequest) -> CommandHost:
+def remote(request: pytest.FixtureRequest) -> Remote:
     """Return this machine, directly and over SSH."""
     if request.param == "local":
         return LocalRemote()
-    found: CommandHost = request.getfixturevalue("ssh")
+    found: Remote = request.getfixturevalue("ssh")
     return found

@@ -9,10 +9,13 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggufcluster.adapters.ssh import SshRemote
+from ggufcluster.core.command import command
 from ggufcluster.core.known_hosts import known_name
 from ggufcluster.core.ssh_config import SshTarget
 
@@ -145,6 +148,12 @@ class SshServer:
         for parent in found:
             found += [pid for pid in _children(parent) if _name(pid).startswith("sshd")]
         return found[1:]
+
+
+def say_hello(target: SshTarget, *, accept_new: bool = False, wait: float = 10.0) -> str:
+    """Connect, run one command and return what it printed."""
+    with closing(SshRemote(target, accept_new_host_keys=accept_new, wait=wait)) as remote:
+        return remote.run(command("echo", "hello"), timeout=20).stdout
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = 10.0) -> None:
