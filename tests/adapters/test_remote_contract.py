@@ -148,11 +148,13 @@ def test_background_process_neither_delays_nor_dies(remote: Remote, tmp_path: Pa
     """
     text = 'setsid sleep 300 & echo $! > "$1"; echo started'
 
-    result = remote.run(script(text, str(tmp_path / "pid")), timeout=30)
+    try:
+        result = remote.run(script(text, str(tmp_path / "pid")), timeout=30)
+    finally:
+        pid = int((tmp_path / "pid").read_text())
+        survived = is_alive(pid)
+        os.kill(pid, 9)
 
-    pid = int((tmp_path / "pid").read_text())
-    survived = is_alive(pid)
-    os.kill(pid, 9)
     assert result.stdout == "started\n"
     assert survived
 

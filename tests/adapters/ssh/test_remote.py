@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
+import subprocess
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -34,19 +35,43 @@ def test_frozen_server_is_given_up(own_sshd: SshServer) -> None:
 
 def test_connection_lost_while_a_command_runs(own_sshd: SshServer, tmp_path: Path) -> None:
     """A connection that dies under a command is unreachable, long before the deadline; the
-    command is not run again.
+    command is not run again, and is ended on the host.
     """
-    runs = tmp_path / "runs"
+    pids = tmp_path / "pids"
     with closing(SshRemote(own_sshd.target())) as remote:
         lines = remote.stream(
-            script('echo run >> "$1"; echo began; exec sleep 300', str(runs)), quiet_timeout=200
+            script('echo $$ >> "$1"; echo began; exec sleep 300', str(pids)), quiet_timeout=200
         )
         assert next(lines) == "began"
         own_sshd.stop()
 
         with pytest.raises(HostUnreachableError, match="lost while a command ran"):
             next(lines)
-        assert runs.read_text() == "run\n"
+    (pid,) = pids.read_text().split()
+    wait_for(partial(is_gone, int(pid)), what="the end of the command")
+
+
+# Runs as a process of its own, to be killed.
+HEAD = """
+from ggufcluster.adapters.ssh import SshRemote
+from ggufcluster.core.command import script
+from ggufcluster.core.ssh_config import SshTarget
+
+text = 'trap "" TERM; echo $$ > "$1.part"; mv "$1.part" "$1"; while :; do sleep 1; done'
+SshRemote({target!r}).run(script(text, {path!r}), timeout=99)
+"""
+
+
+def test_killed_head_leaves_no_command(own_sshd: SshServer, tmp_path: Path) -> None:
+    """A head that is killed outright leaves nothing running on the host, stubborn or not."""
+    path = tmp_path / "pid"
+    program = HEAD.format(target=own_sshd.target(), path=str(path))
+    head = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
+    wait_for(path.exists, what="the command")
+    head.kill()
+    head.wait()
+
+    wait_for(partial(is_gone, int(path.read_text())), what="the end of the command")
 
 
 def test_dead_connection_is_opened_anew(own_sshd: SshServer) -> None:
