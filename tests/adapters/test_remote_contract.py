@@ -306,6 +306,23 @@ def test_put_tree_interrupted_leaves_nothing(remote: Remote, tmp_path: Path) -> 
     assert remote.run(command("echo", "still fine"), timeout=20).stdout == "still fine\n"
 
 
+def test_put_tree_cut_between_two_files_leaves_nothing(remote: Remote, tmp_path: Path) -> None:
+    """A copy that ends early where an archive might well end is not published either."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "first").write_text("x")
+    (source / "second").write_text("y")
+
+    with pytest.raises(FileNotFoundError):
+        remote.put_tree(
+            source,
+            PurePosixPath(tmp_path / "engines" / "id"),
+            on_bytes=lambda _: (source / "second").unlink(),
+        )
+
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
 def test_too_large_copy_is_refused_before_it_begins(
     remote: Remote, tmp_path: Path, small_disk: Path
 ) -> None:
