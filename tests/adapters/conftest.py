@@ -25,9 +25,11 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     server = SshServer(tmp_path_factory.mktemp("sshd"))
     server.prepare()
     server.trust()
-    server.start()
-    yield server
-    server.stop()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture
@@ -38,9 +40,11 @@ def own_sshd(tmp_path: Path) -> Iterator[SshServer]:
     server = SshServer(tmp_path / "sshd")
     server.prepare()
     server.trust()
-    server.start()
-    yield server
-    server.stop()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

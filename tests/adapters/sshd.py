@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,8 +131,10 @@ class SshServer:
         """End it and the sessions it serves."""
         if self._process is None:
             return
-        for pid in (*self.session_pids(), self._process.pid):
-            os.kill(pid, signal.SIGKILL)
+        for pid in self.session_pids():
+            with suppress(ProcessLookupError):  # it may end by itself meanwhile
+                os.kill(pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         self._process = None
 
@@ -183,8 +185,11 @@ def _listens(port: int) -> bool:
 
 
 def _children(parent: int) -> list[int]:
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(pid) for pid in children.split()]
 
 
 def _name(pid: int) -> str:
