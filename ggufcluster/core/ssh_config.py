@@ -142,19 +142,23 @@ def _plain_target(
 
 
 def _refuse_proxy_command(worker: SshWorker, options: Mapping[str, Any]) -> None:
-    if options.get("proxycommand") is not None and "proxyjump" not in options:
+    if options.get("proxycommand") is not None and _jump_text(options) == "none":
         raise ConfigError(
             f"ProxyCommand of {worker.host} is not supported, use ProxyJump", source=_SOURCE
         )
 
 
 def _jump_workers(options: Mapping[str, Any], passed: frozenset[str]) -> list[SshWorker]:
-    text = str(options.get("proxyjump") or "none")
-    if text.lower() == "none":
+    if _jump_text(options) == "none":
         return []
-    jumps = [_jump_worker(part.strip()) for part in text.split(",")]
+    jumps = [_jump_worker(part.strip()) for part in _jump_text(options).split(",")]
     # "Host *" with a ProxyJump covers the jump host too; it must not jump through itself.
     return [] if any(jump.host in passed for jump in jumps) else jumps
+
+
+def _jump_text(options: Mapping[str, Any]) -> str:
+    text = str(options.get("proxyjump") or "none")
+    return "none" if text.lower() == "none" else text
 
 
 def _jump_worker(text: str) -> SshWorker:

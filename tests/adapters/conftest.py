@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ggufcluster.adapters.command_host import CommandHost
+    from ggufcluster.adapters.remote import Remote
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +25,11 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     server = SshServer(tmp_path_factory.mktemp("sshd"))
     server.prepare()
     server.trust()
-    server.start()
-    yield server
-    server.stop()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture
@@ -38,9 +40,11 @@ def own_sshd(tmp_path: Path) -> Iterator[SshServer]:
     server = SshServer(tmp_path / "sshd")
     server.prepare()
     server.trust()
-    server.start()
-    yield server
-    server.stop()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture
@@ -52,9 +56,9 @@ def ssh(sshd: SshServer) -> Iterator[SshRemote]:
 
 
 @pytest.fixture(params=["local", "ssh"])
-def remote(request: pytest.FixtureRequest) -> CommandHost:
+def remote(request: pytest.FixtureRequest) -> Remote:
     """Return this machine, directly and over SSH."""
     if request.param == "local":
         return LocalRemote()
-    found: CommandHost = request.getfixturevalue("ssh")
+    found: Remote = request.getfixturevalue("ssh")
     return found

@@ -9,10 +9,13 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggufcluster.adapters.ssh import SshRemote
+from ggufcluster.core.command import command
 from ggufcluster.core.known_hosts import known_name
 from ggufcluster.core.ssh_config import SshTarget
 
@@ -128,8 +131,10 @@ class SshServer:
         """End it and the sessions it serves."""
         if self._process is None:
             return
-        for pid in (*self.session_pids(), self._process.pid):
-            os.kill(pid, signal.SIGKILL)
+        for pid in self.session_pids():
+            with suppress(ProcessLookupError):  # it may end by itself meanwhile
+                os.kill(pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         self._process = None
 
@@ -145,6 +150,12 @@ class SshServer:
         for parent in found:
             found += [pid for pid in _children(parent) if _name(pid).startswith("sshd")]
         return found[1:]
+
+
+def say_hello(target: SshTarget, *, accept_new: bool = False, wait: float = 10.0) -> str:
+    """Connect, run one command and return what it printed."""
+    with closing(SshRemote(target, accept_new_host_keys=accept_new, wait=wait)) as remote:
+        return remote.run(command("echo", "hello"), timeout=20).stdout
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = 10.0) -> None:
@@ -174,8 +185,11 @@ def _listens(port: int) -> bool:
 
 
 def _children(parent: int) -> list[int]:
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(pid) for pid in children.split()]
 
 
 def _name(pid: int) -> str:

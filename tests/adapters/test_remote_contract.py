@@ -19,7 +19,7 @@ from tests.adapters.sshd import is_alive, is_gone, wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ggufcluster.adapters.command_host import CommandHost
+    from ggufcluster.adapters.remote import Remote
 
 SECRET = "only-for-the-program"
 
@@ -64,14 +64,14 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes | str]]:
     return found
 
 
-def test_run_returns_both_outputs_and_the_exit_code(remote: CommandHost) -> None:
+def test_run_returns_both_outputs_and_the_exit_code(remote: Remote) -> None:
     """A command that fails unchecked tells its exit code and both outputs apart."""
     result = remote.run(script("echo out; echo ä >&2; exit 3"), timeout=20, check=False)
 
     assert (result.exit_code, result.stdout, result.stderr) == (3, "out\n", "ä\n")
 
 
-def test_run_raises_on_failure_when_checked(remote: CommandHost) -> None:
+def test_run_raises_on_failure_when_checked(remote: Remote) -> None:
     """A checked command that fails raises with host, code and stderr."""
     with pytest.raises(RemoteCommandError) as caught:
         remote.run(script("echo why >&2; exit 4"), timeout=20)
@@ -83,14 +83,12 @@ def test_run_raises_on_failure_when_checked(remote: CommandHost) -> None:
 @pytest.mark.parametrize(
     ("text", "code"), [("kill -9 $$", 137), ("exit 255", 255), ("no-such-program-here", 127)]
 )
-def test_exit_codes_are_those_of_a_shell(remote: CommandHost, text: str, code: int) -> None:
+def test_exit_codes_are_those_of_a_shell(remote: Remote, text: str, code: int) -> None:
     """A signal, 255 and a missing program give a shell's codes, near and far."""
     assert remote.run(script(text), timeout=20, check=False).exit_code == code
 
 
-def test_arguments_environment_and_folder_arrive_unchanged(
-    remote: CommandHost, tmp_path: Path
-) -> None:
+def test_arguments_environment_and_folder_arrive_unchanged(remote: Remote, tmp_path: Path) -> None:
     """No quote, blank, newline or dollar sign is touched on the way."""
     odd = "a b\n'c' \"d\" $HOME `id` \\ *"
     asked = Command(
@@ -102,7 +100,7 @@ def test_arguments_environment_and_folder_arrive_unchanged(
     assert remote.run(asked, timeout=20).stdout == f"{odd}|{odd}|{tmp_path}"
 
 
-def test_stdin_arrives_whole_while_output_flows_back(remote: CommandHost) -> None:
+def test_stdin_arrives_whole_while_output_flows_back(remote: Remote) -> None:
     """Megabytes of stdin echoed at once come back whole, without a deadlock."""
     data = os.urandom(2_000_000).hex().encode()
 
@@ -111,17 +109,17 @@ def test_stdin_arrives_whole_while_output_flows_back(remote: CommandHost) -> Non
     assert result.stdout.encode() == data
 
 
-def test_stdin_is_empty_without_any(remote: CommandHost) -> None:
+def test_stdin_is_empty_without_any(remote: Remote) -> None:
     """A command that reads stdin ends at once when none was given."""
     assert remote.run(command("cat"), timeout=20).stdout == ""
 
 
-def test_program_may_ignore_its_stdin(remote: CommandHost) -> None:
+def test_program_may_ignore_its_stdin(remote: Remote) -> None:
     """A program that ends without reading a long stdin is no error."""
     assert remote.run(Command(("true",), stdin=b"x" * 5_000_000), timeout=20).exit_code == 0
 
 
-def test_ten_megabytes_on_both_outputs(remote: CommandHost) -> None:
+def test_ten_megabytes_on_both_outputs(remote: Remote) -> None:
     """Much text on stdout and stderr at once is gathered whole, without a deadlock."""
     text = 'i=0; while [ $i -lt 160 ]; do echo "$1"; echo "$1" >&2; i=$((i+1)); done'
 
@@ -130,7 +128,7 @@ def test_ten_megabytes_on_both_outputs(remote: CommandHost) -> None:
     assert (len(result.stdout), len(result.stderr)) == (160 * 65536, 160 * 65536)
 
 
-def test_timeout_ends_the_whole_process_group(remote: CommandHost, tmp_path: Path) -> None:
+def test_timeout_ends_the_whole_process_group(remote: Remote, tmp_path: Path) -> None:
     """After the deadline neither the command nor its children are left, stubborn ones included."""
     pids = tmp_path / "pids"
     text = 'trap \'\' TERM; sleep 300 & echo $! > "$1.part"; echo $$ >> "$1.part"; '
@@ -144,22 +142,24 @@ def test_timeout_ends_the_whole_process_group(remote: CommandHost, tmp_path: Pat
         wait_for(partial(is_gone, int(pid)), what=f"the end of {pid}")
 
 
-def test_background_process_neither_delays_nor_dies(remote: CommandHost, tmp_path: Path) -> None:
+def test_background_process_neither_delays_nor_dies(remote: Remote, tmp_path: Path) -> None:
     """A process in a session of its own outlives the command, which returns though the process
     still holds its output.
     """
     text = 'setsid sleep 300 & echo $! > "$1"; echo started'
 
-    result = remote.run(script(text, str(tmp_path / "pid")), timeout=30)
+    try:
+        result = remote.run(script(text, str(tmp_path / "pid")), timeout=30)
+    finally:
+        pid = int((tmp_path / "pid").read_text())
+        survived = is_alive(pid)
+        os.kill(pid, 9)
 
-    pid = int((tmp_path / "pid").read_text())
-    survived = is_alive(pid)
-    os.kill(pid, 9)
     assert result.stdout == "started\n"
     assert survived
 
 
-def test_stream_yields_lines_as_they_come(remote: CommandHost) -> None:
+def test_stream_yields_lines_as_they_come(remote: Remote) -> None:
     """Lines of both outputs come in order and before the command ends."""
     lines = remote.stream(
         script("echo one; echo two >&2; read x < /dev/null; printf 'ü\\r\\nlast'; sleep 1"),
@@ -169,7 +169,7 @@ def test_stream_yields_lines_as_they_come(remote: CommandHost) -> None:
     assert list(lines) == ["one", "two", "ü", "last"]
 
 
-def test_stream_raises_with_the_last_lines(remote: CommandHost) -> None:
+def test_stream_raises_with_the_last_lines(remote: Remote) -> None:
     """A streamed command that fails raises after its last line, which the error repeats."""
     lines = remote.stream(script("echo works; echo breaks; exit 5"), quiet_timeout=20)
 
@@ -179,7 +179,7 @@ def test_stream_raises_with_the_last_lines(remote: CommandHost) -> None:
     assert (caught.value.exit_code, caught.value.stderr) == (5, "works\nbreaks")
 
 
-def test_stream_gives_up_on_silence(remote: CommandHost, tmp_path: Path) -> None:
+def test_stream_gives_up_on_silence(remote: Remote, tmp_path: Path) -> None:
     """The limit is on silence: steady output outlasts it, then silence ends the command."""
     text = 'echo $$ > "$1"; for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; sleep 300'
     lines = remote.stream(script(text, str(tmp_path / "pid")), quiet_timeout=2)
@@ -191,7 +191,7 @@ def test_stream_gives_up_on_silence(remote: CommandHost, tmp_path: Path) -> None
     wait_for(partial(is_gone, pid), what="the end of the command")
 
 
-def test_stream_closed_early_ends_the_command(remote: CommandHost, tmp_path: Path) -> None:
+def test_stream_closed_early_ends_the_command(remote: Remote, tmp_path: Path) -> None:
     """Whoever stops reading a stream leaves nothing running."""
     text = 'echo $$ > "$1"; while :; do echo tick; sleep 0.1; done'
     lines = remote.stream(script(text, str(tmp_path / "pid")), quiet_timeout=None)
@@ -203,7 +203,7 @@ def test_stream_closed_early_ends_the_command(remote: CommandHost, tmp_path: Pat
 
 
 def test_secrets_reach_the_program_and_nothing_else(
-    remote: CommandHost, caplog: pytest.LogCaptureFixture
+    remote: Remote, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The program gets the secret; errors and logs, debugging included, do not."""
     caplog.set_level(0)
@@ -223,7 +223,7 @@ def test_secrets_reach_the_program_and_nothing_else(
     assert SECRET not in "".join(shown) + caplog.text
 
 
-def test_put_copies_whole_with_mode_and_makes_parents(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_copies_whole_with_mode_and_makes_parents(remote: Remote, tmp_path: Path) -> None:
     """A file arrives with contents and mode, in a folder made for it, and is counted."""
     source = tmp_path / "source"
     source.write_bytes(os.urandom(1_234_567))
@@ -239,7 +239,7 @@ def test_put_copies_whole_with_mode_and_makes_parents(remote: CommandHost, tmp_p
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_put_replaces_a_file(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_replaces_a_file(remote: Remote, tmp_path: Path) -> None:
     """A file that exists is replaced, mode included; an empty one may replace it."""
     (tmp_path / "source").touch(mode=0o600)
     (tmp_path / "target").write_text("old")
@@ -250,7 +250,7 @@ def test_put_replaces_a_file(remote: CommandHost, tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_mode & 0o7777 == 0o600
 
 
-def test_put_where_one_may_not_write(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_where_one_may_not_write(remote: Remote, tmp_path: Path) -> None:
     """A parent that is a file is an error which names source and target."""
     (tmp_path / "file").write_text("in the way")
 
@@ -260,7 +260,7 @@ def test_put_where_one_may_not_write(remote: CommandHost, tmp_path: Path) -> Non
     assert caught.value.exit_code != 0
 
 
-def test_put_tree_keeps_modes_and_links(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_tree_keeps_modes_and_links(remote: Remote, tmp_path: Path) -> None:
     """A folder arrives equal: modes, relative links, odd names, empty folders."""
     source = make_tree(tmp_path / "source")
     target = tmp_path / "engines" / "id"
@@ -273,7 +273,7 @@ def test_put_tree_keeps_modes_and_links(remote: CommandHost, tmp_path: Path) -> 
     assert [path.name for path in target.parent.iterdir()] == ["id"]
 
 
-def test_put_tree_leaves_an_existing_target(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_tree_leaves_an_existing_target(remote: Remote, tmp_path: Path) -> None:
     """A target that exists keeps what it has, and no partial copy stays beside it."""
     source = make_tree(tmp_path / "source")
     target = tmp_path / "there" / "target"
@@ -287,7 +287,7 @@ def test_put_tree_leaves_an_existing_target(remote: CommandHost, tmp_path: Path)
     assert counts == []
 
 
-def test_put_tree_interrupted_leaves_nothing(remote: CommandHost, tmp_path: Path) -> None:
+def test_put_tree_interrupted_leaves_nothing(remote: Remote, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a copy leaves neither target nor partial copy, nor a process."""
     source = make_tree(tmp_path / "source")
     folder = tmp_path / "engines"
@@ -306,8 +306,25 @@ def test_put_tree_interrupted_leaves_nothing(remote: CommandHost, tmp_path: Path
     assert remote.run(command("echo", "still fine"), timeout=20).stdout == "still fine\n"
 
 
+def test_put_tree_cut_between_two_files_leaves_nothing(remote: Remote, tmp_path: Path) -> None:
+    """A copy that ends early where an archive might well end is not published either."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "first").write_text("x")
+    (source / "second").write_text("y")
+
+    with pytest.raises(FileNotFoundError):
+        remote.put_tree(
+            source,
+            PurePosixPath(tmp_path / "engines" / "id"),
+            on_bytes=lambda _: (source / "second").unlink(),
+        )
+
+    assert list((tmp_path / "engines").iterdir()) == []
+
+
 def test_too_large_copy_is_refused_before_it_begins(
-    remote: CommandHost, tmp_path: Path, small_disk: Path
+    remote: Remote, tmp_path: Path, small_disk: Path
 ) -> None:
     """A copy that cannot fit is refused with need and room, nothing sent, nothing left."""
     source = make_tree(tmp_path / "source")
@@ -322,9 +339,7 @@ def test_too_large_copy_is_refused_before_it_begins(
     assert (counts, list(small_disk.iterdir())) == ([], [])
 
 
-def test_disk_that_fills_up_during_a_copy(
-    remote: CommandHost, tmp_path: Path, small_disk: Path
-) -> None:
+def test_disk_that_fills_up_during_a_copy(remote: Remote, tmp_path: Path, small_disk: Path) -> None:
     """Space that runs out midway (here: file entries) is a full disk, and the part is removed."""
     source = tmp_path / "source"
     source.mkdir()
@@ -337,12 +352,12 @@ def test_disk_that_fills_up_during_a_copy(
     assert list(small_disk.iterdir()) == []
 
 
-def test_names_are_for_people(remote: CommandHost) -> None:
+def test_names_are_for_people(remote: Remote) -> None:
     """A host is called this machine, or by user and host."""
     assert re.fullmatch(r"this machine|[a-z_]+@127\.0\.0\.1", remote.name)
 
 
-def test_close_twice_is_fine_and_a_later_call_works(remote: CommandHost) -> None:
+def test_close_twice_is_fine_and_a_later_call_works(remote: Remote) -> None:
     """Closing is final for nobody: the next call opens what it needs."""
     remote.close()
     remote.close()

@@ -140,6 +140,7 @@ def test_jump_hosts_in_a_circle_end() -> None:
     "options",
     [
         {"proxycommand": "nc %h %p"},
+        {"proxycommand": "nc %h %p", "proxyjump": "none"},
         {"port": "ssh"},
         {"port": "70000"},
         {"proxyjump": "-oProxyCommand=x"},

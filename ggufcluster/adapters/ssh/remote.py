@@ -37,6 +37,29 @@ kill -s KILL -- "-$1" 2>/dev/null
 exit 0
 """
 
+# $1 is the command, $2 the mark. The shell stays, to turn a signal into an exit code, and leads the
+# process group.
+_FED = 'printf "%s %s\\n" "$2" "$$"; sh -c "$1"REDIRECTS; exit $?'
+
+# The session's stdin ends when the connection is lost or this side is killed; a watcher then ends
+# the group, which would run on unnoticed otherwise.
+_WATCHED = """
+printf "%s %s\\n" "$2" "$$"
+exec 3<&0
+(
+  while read -r line; do :; done
+  trap "" TERM
+  kill -s TERM -- "-$$"
+  sleep 2
+  kill -s KILL -- "-$$"
+) <&3 3<&- >/dev/null 2>&1 &
+watcher=$!
+sh -c "$1" </dev/null 3<&-REDIRECTS
+code=$?
+kill -s KILL "$watcher"
+exit "$code"
+"""
+
 # paramiko logs tracebacks of what is raised here as errors of our own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
@@ -193,10 +216,10 @@ class SshRemote(CommandHost):
 
 
 def _with_mark(command: Command, mark: str, *, feed: bool, merge: bool) -> str:
-    redirects = ("" if feed else " </dev/null") + (" 2>&1" if merge else "")
-    # The outer shell stays, to turn a signal into an exit code, and leads the process group.
-    text = f'printf "%s %s\\n" "$2" "$$"; sh -c "$1"{redirects}; exit $?'
-    return "exec " + shlex.join(["sh", "-c", text, "sh", command.shell(), mark])
+    text = _FED if feed else _WATCHED
+    redirects = " 2>&1" if merge else ""
+    words = ["sh", "-c", text.replace("REDIRECTS", redirects), "sh", command.shell(), mark]
+    return "exec " + shlex.join(words)
 
 
 def _own_address_towards(peer: str) -> str:
