@@ -138,6 +138,7 @@ SETTINGS = (
 )
 
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
+_TABLES = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 
 
 def load_settings(
@@ -171,6 +172,8 @@ def load_settings(
 def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", source=str(file)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"is not valid TOML: {error}", source=str(file)) from error
 
@@ -179,7 +182,7 @@ def _flatten(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict
     flat: dict[str, Any] = {}
     for name, value in table.items():
         key = prefix + name
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key in _TABLES:
             flat |= _flatten(value, source=source, prefix=key + ".")
         elif key in _BY_KEY:
             flat[key] = value

@@ -55,6 +55,7 @@ life() {{
   [ -s "$1/pid" ] || return 0
   read -r pid start boot < "$1/pid"
   state=dead
+  case "$pid" in ''|*[!0-9]*) pid=0; return 0 ;; esac
   [ "$boot" = "$(cat {_BOOT_ID})" ] || return 0
   set -- $(sed 's/^.*) //' "/proc/$pid/stat" 2>/dev/null)
   [ "${{20:-}}" = "$start" ] || return 0

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from ggufcluster.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,7 +57,13 @@ def paths_from_probe(output: str) -> HostPaths:
 
 
 def paths_from_env(env: Mapping[str, str]) -> HostPaths:
-    """Resolve the folders from environment variables, with the XDG defaults under HOME."""
+    """Resolve the folders from environment variables, with the XDG defaults under HOME.
+
+    Raises:
+        ConfigError: HOME is not set.
+    """
+    if not env.get("HOME"):
+        raise ConfigError("HOME is not set", source="environment")
     home = PurePosixPath(env["HOME"])
 
     def folder(name: str, default: str) -> PurePosixPath:
