@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.command import Command
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import SshWorker
+    from ggufcluster.workflows.events import Event, Result, Workflow
 
 DATA = Path(__file__).parents[1] / "data"
 FINGERPRINT = "0123456789abcdef"
@@ -297,3 +298,13 @@ class World:
 def run_folder(host: str, name: str, *, cluster: str = "c") -> str:
     """Return the run folder of a part of a cluster below some home."""
     return str(PurePosixPath(host) / "state/ggufcluster/run" / cluster / name)
+
+
+def collect(workflow: Workflow[Result]) -> tuple[list[Event], Result]:
+    """Run a workflow to its end; return its events and its result."""
+    events: list[Event] = []
+    while True:
+        try:
+            events.append(next(workflow))
+        except StopIteration as end:
+            return events, end.value
