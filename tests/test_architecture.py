@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(ggufcluster.__file__).parent
 
 # What each layer, and each module at the top, may import of ours.
-_ALLOWED = {
+_ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors", "core"},
     "adapters": {"errors", "core", "adapters"},
@@ -45,7 +45,7 @@ _IMPURE = {
 _IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 
 # A package that enters in one place only.
-_SOLE_IMPORTERS = {
+_SOLE_IMPORTERS: dict[str, str | tuple[str, ...]] = {
     "paramiko": "adapters/ssh/",
     "subprocess": "adapters/local.py",
     "httpx": "adapters/http.py",
