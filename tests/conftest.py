@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ggufcluster import resources
 from ggufcluster.adapters.local import LocalRemote
+from ggufcluster.core.build_id import Backend
 from ggufcluster.core.paths import paths_from_env
 from ggufcluster.core.toy import RANDOM_NAME, RECITE_NAME
-from ggufcluster.workflows.build import build_engine
+from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.toy import write_toys
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ggufcluster.core.engine import Engine
+
 # Taken before any test changes the environment: the engine's cache outlives the tests.
 _REAL_ENVIRONMENT = dict(os.environ)
-
-
-@dataclass(frozen=True)
-class BuiltEngine:
-    """The engine that the tests run: folder of its programs and its names."""
-
-    bin: Path
-    fingerprint: str
-    build_id: str
-    cache: Path
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +38,10 @@ def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="session")
-def engine() -> BuiltEngine:
-    """The real engine for this machine's CPU, built once and cached for later runs."""
+def engine() -> Engine:
+    """The real engine for this machine's CPU, built once and kept in the cache for later runs."""
     paths = paths_from_env(_REAL_ENVIRONMENT)
-    built = drain(build_engine(LocalRemote(), paths=paths))
-    return BuiltEngine(Path(built.bin), built.fingerprint, built.build_id, Path(paths.cache))
+    return drain(build_engine(LocalRemote(), BuildRequest(Backend.CPU), paths=paths))
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_nothing_is_missing(engine: Engine) -> None:
 
 def test_second_build_does_nothing(engine: Engine) -> None:
     """A published engine comes back without an event."""
-    paths = paths_from_env(os.environ)
+    paths = replace(paths_from_env(os.environ), cache=engine.folder.parents[1])
 
     assert list(build_engine(LOCAL, BuildRequest(Backend.CPU), paths=paths)) == []
     assert Path(engine.folder).is_relative_to(str(paths.engines))

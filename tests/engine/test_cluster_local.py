@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import BuiltEngine
+    from ggufcluster.core.engine import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -43,14 +43,14 @@ _QUESTION = {
 class Cli:
     """Runs ``ggufcluster`` with folders of its own and the shared engine cache."""
 
-    def __init__(self, folder: Path, engine: BuiltEngine, port: int) -> None:
+    def __init__(self, folder: Path, engine: Engine, port: int) -> None:
         self.port = port
         self.state = folder / "state"
         self.env = {
             **os.environ,
             "HOME": str(folder),
             "XDG_STATE_HOME": str(self.state),
-            "XDG_CACHE_HOME": str(engine.cache.parent),
+            "XDG_CACHE_HOME": str(Path(engine.folder).parents[2]),
             "GGUFCLUSTER_HEAD_PORT": str(port),
             "GGUFCLUSTER_CTX": "2048",
             "GGUFCLUSTER_UBATCH": "256",
@@ -95,7 +95,7 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, engine: BuiltEngine, free_port: int) -> Iterator[Cli]:
+def cli(tmp_path: Path, engine: Engine, free_port: int) -> Iterator[Cli]:
     """A command line whose cluster is taken down at the end, whatever the test did."""
     made = Cli(tmp_path, engine, free_port)
     yield made

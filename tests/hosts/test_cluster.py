@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.conftest import BuiltEngine
+    from ggufcluster.core.engine import Engine
     from tests.hosts.netns import Hosts
 
 pytestmark = pytest.mark.engine
@@ -46,12 +46,12 @@ class Head:
 
 
 @pytest.fixture(scope="module")
-def engine_on_head(hosts: Hosts, engine: BuiltEngine) -> Iterator[None]:
+def engine_on_head(hosts: Hosts, engine: Engine) -> Iterator[None]:
     """The engine in the cache of host 1, as if it had been built there; workers have none."""
     for number in (1, 3):
         target = hosts[number].folder / "cache" / "ggufcluster" / "engines" / engine.build_id
         if number == 1:
-            shutil.copytree(engine.bin.parent, target, symlinks=True)
+            shutil.copytree(engine.folder, target, symlinks=True)
     yield
     for number in (1, 2, 3):
         shutil.rmtree(hosts[number].folder / "cache", ignore_errors=True)
@@ -181,7 +181,7 @@ def test_wrong_key_is_refused(head: Head, hosts: Hosts, toys: dict[str, Path]) -
 
 
 def test_worker_of_another_head_is_left_alone(
-    head: Head, hosts: Hosts, toys: dict[str, Path], engine: BuiltEngine
+    head: Head, hosts: Hosts, toys: dict[str, Path], engine: Engine
 ) -> None:
     """A worker that serves another head is neither shared nor ended, and its head is named."""
     words = ("up", "--worker", "10.20.20.2", "--model", str(toys["recite"]))
