@@ -108,7 +108,14 @@ def up(
     up_report.show(output, record, as_json=as_json)
 
 
-def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
+def down(
+    *,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also if a host is gone for good.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
     r"""End exactly what up started, on every host.
 
     \b
@@ -121,7 +128,7 @@ def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None
 
     output = Output(as_json=as_json, quiet=quiet)
     with world(_settings({})) as outside:
-        found = output.follow(take_down(outside.seams(), outside.store))
+        found = output.follow(take_down(outside.seams(), outside.store, forget=forget))
     if as_json:
         output.data({"ended": found})
     elif found:

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.store import Store
 
 
-def down(seams: Seams, store: Store) -> Workflow[bool]:
+def down(seams: Seams, store: Store, *, forget: bool = False) -> Workflow[bool]:
     """End the cluster; return whether there was one.
+
+    Args:
+        seams: The outside worlds.
+        store: Where the record is kept.
+        forget: Forget the record even if a host could not be reached, because it is gone for good.
+            Should it come back, the next `up` that names it ends what is left there.
 
     Raises:
         HostError: A host could not be reached or a process did not end. Everything that could be
@@ -30,7 +36,13 @@ def down(seams: Seams, store: Store) -> Workflow[bool]:
         if record is None:
             yield Note("no cluster is up")
             return False
-        yield from take_down(seams, store, record)
+        try:
+            yield from take_down(seams, store, record)
+        except HostError as error:
+            if not forget:
+                raise
+            yield Warned(f"forgotten all the same: {error}")
+            store.forget()
         return True
 
 

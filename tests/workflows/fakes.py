@@ -94,7 +94,7 @@ class Host(FakeRemote):
         self.on(re.compile(r"^grep rchar"), "rchar: 5\n")
         self.on(re.compile(r"^ss "), "")
         self.on("--list-devices", lambda _: CommandResult(0, self.listing, ""))
-        self.on("rmdir", self._archive)
+        self.on("rmdir", self._remove)
 
     def _start(self, command: Command) -> CommandResult:
         run, owner, *words = command.plain_argv()[4:]
@@ -126,9 +126,12 @@ class Host(FakeRemote):
         one = self.processes.get(command.plain_argv()[-1].removesuffix("/log"))
         return CommandResult(0, one.log, "") if one else CommandResult(1, "", "no such file")
 
-    def _archive(self, command: Command) -> CommandResult:
-        self.files.setdefault(command.plain_argv()[5], "archived")
-        return CommandResult(0, "", "")
+    def _remove(self, command: Command) -> CommandResult:
+        run, log = command.plain_argv()[4:]
+        if run in self.processes and self.processes[run].life in {"alive", "frozen"}:
+            return CommandResult(0, "occupied\n", "")
+        self.files.setdefault(log, "archived")
+        return CommandResult(0, "removed\n", "")
 
 
 def facts(name: str, *, changes: dict[str, str] | None = None) -> str:

@@ -79,7 +79,7 @@ def test_logs_are_kept_beside_the_run_folders(world: World, store: Store) -> Non
     """The last log of each part goes to a name of its own, and the run folder is removed."""
     drain(down(world.seams(), store))
     runs = f"{world.head.home}/state/ggufcluster/run"
-    assert set(world.head.files) == {f"{runs}/head", f"{runs}/local"}
+    assert set(world.head.files) == {f"{runs}/head.last.log", f"{runs}/local.last.log"}
     assert sum(text.count("rm -rf") for text in world.head.shown()) == 2
 
 
@@ -93,6 +93,15 @@ def test_a_host_that_does_not_answer_stops_nothing_else(world: World, store: Sto
     world.hosts["10.20.20.2"].reachable = True
     assert drain(down(world.seams(), store)) is True
     assert world.alive() == []
+    assert store.load() is None
+
+
+def test_a_host_that_is_gone_for_good_can_be_forgotten(world: World, store: Store) -> None:
+    """Asked to forget, down ends what it reaches, warns of the rest and drops the record."""
+    world.hosts["10.20.20.2"].reachable = False
+    events = list(down(world.seams(), store, forget=True))
+    assert any(isinstance(event, Warned) and "forgotten" in event.text for event in events)
+    assert [run.rpartition("/")[2] for run in world.alive()] == ["10.20.20.2"]
     assert store.load() is None
 
 
