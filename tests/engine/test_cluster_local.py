@@ -58,8 +58,10 @@ class Cli:
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         """Start a command in the background."""
+        # Started in the background, pytest may itself ignore these signals and pass that on.
+        heed = ("env", "--default-signal=INT,HUP,TERM")
         return subprocess.Popen(
-            [sys.executable, "-m", "ggufcluster", *words],
+            [*heed, sys.executable, "-m", "ggufcluster", *words],
             env=self.env | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
