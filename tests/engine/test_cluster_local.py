@@ -267,7 +267,8 @@ def test_broken_template_is_refused(cli: Cli, toys: dict[str, Path], tmp_path: P
 
 def test_unproven_tool_call_is_an_error(cli: Cli, toys: dict[str, Path]) -> None:
     """Random weights cannot call a tool: the start fails, unless that check is waived."""
-    words = ("up", "-w", "local", "--model", str(toys["random"]), "--ctx", "1024")
+    # A small context bounds how long random weights ramble on.
+    words = ("up", "-w", "local", "--model", str(toys["random"]), "--ctx", "512")
 
     proven = cli.run(*words)
     waived = cli.run(*words, "--no-tool-check")
