@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KV_TYPES = ("f16", "q8_0", "q4_0")
 BACKENDS = ("auto", "cpu", "cuda")
+MSA_PATHS = ("auto", "native", "generic", "dense")
 LOCAL_FILE = "ggufcluster.toml"
 
 
@@ -120,6 +121,7 @@ SETTINGS = (
     Setting("parallel", _number(1, 256), 1, "slots that answer at the same time"),
     Setting("kv_type", _choice(*KV_TYPES), None, "KV cache type; unset: the model family's"),
     Setting("ubatch", _number(16, 65536), None, "tokens per ubatch; unset: the family's"),
+    Setting("msa", _choice(*MSA_PATHS), "auto", "path of MiniMax Sparse Attention"),
     Setting("template", _text, None, "chat template file; unset: the model's own"),
     Setting("workers.hosts", _texts, (), "[user@]host[:ssh-port], or local, or local:N"),
     Setting("workers.accept_new_host_keys", _flag, False, "add unknown SSH host keys"),

@@ -26,11 +26,13 @@ class WorkerMemory:
         name: The worker, for people.
         machine: Which machine it is on; workers on one machine share its memory.
         devices: (free, total) of each device, in the worker's order.
+        gpu: Whether its engine computes on GPUs.
     """
 
     name: str
     machine: str
     devices: tuple[tuple[int, int], ...]
+    gpu: bool = True
 
 
 def worker_devices(workers: Sequence[WorkerMemory]) -> list[Device]:
@@ -45,6 +47,7 @@ def worker_devices(workers: Sequence[WorkerMemory]) -> list[Device]:
             host=worker.name,
             free=free // sharing[worker.machine],
             total=total // sharing[worker.machine],
+            gpu=worker.gpu,
         )
         for number, (worker, (free, total)) in enumerate(pairs)
     ]

@@ -21,7 +21,7 @@ _OURS = frozenset(
     " -np --kv-unified -kvu --no-kv-unified -no-kvu --flash-attn -fa --fit -fit --ctx-size -c"
     " --n-gpu-layers -ngl --gpu-layers --cache-type-k -ctk --cache-type-v -ctv --api-key"
     " --api-key-file --chat-template-file --ubatch-size -ub --batch-size -b"
-    " --log-verbosity -lv --verbosity --log-disable --log-file".split()
+    " --msa --log-verbosity -lv --verbosity --log-disable --log-file".split()
 )
 
 
@@ -48,6 +48,7 @@ class LaunchSpec:
         ubatch: Tokens per ubatch.
         host: Address on which the API listens.
         port: Port on which the API listens.
+        msa: Path of sparse attention, or None for a model without.
         sampling: Default sampling options of the model family.
         template: Chat template file, or None for the model's own.
         api_key_file: File with API keys, or None for no key.
@@ -64,6 +65,7 @@ class LaunchSpec:
     ubatch: int
     host: str
     port: int
+    msa: str | None = None
     sampling: tuple[tuple[str, str], ...] = ()
     template: PurePosixPath | None = None
     api_key_file: PurePosixPath | None = None
@@ -104,6 +106,7 @@ def server_command(spec: LaunchSpec, *, bin_folder: PurePosixPath) -> Command:
     words += ["--host", spec.host, "--port", str(spec.port), "--no-ui", "--metrics", "--jinja"]
     # Verbosity 4 says which layers went where and whether attention is sparse: the proof reads it.
     words += ["--log-verbosity", "4", "--log-colors", "off"]
+    words += ["--msa", spec.msa] if spec.msa else []
     words += ["--chat-template-file", str(spec.template)] if spec.template else []
     words += ["--api-key-file", str(spec.api_key_file)] if spec.api_key_file else []
     words += [word for pair in spec.sampling for word in pair]

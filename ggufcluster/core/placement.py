@@ -29,12 +29,14 @@ class Device:
         host: Where it is, for people.
         free: Free memory in bytes.
         total: All of its memory in bytes.
+        gpu: Whether it is a GPU and not a worker's CPU.
     """
 
     name: str
     host: str
     free: int
     total: int
+    gpu: bool = True
 
     @property
     def usable(self) -> int:

@@ -49,6 +49,7 @@ def make_plan(
         ConfigError: An option after ``--`` contradicts the plan.
     """
     family = family_of(model.architecture)
+    has_msa = family.sparse and model.has_indexer
     kv_type = wish.kv_type or family.kv_type
     contexts = (wish.context,) if wish.context else family.contexts
     ubatch = wish.ubatch or family.ubatch
@@ -74,12 +75,19 @@ def make_plan(
         ubatch=min(ubatch, context),
         host=wish.host,
         port=wish.port,
+        msa=_msa_path(wish.msa, devices) if has_msa else None,
         sampling=family.sampling,
         template=PurePosixPath(wish.template) if wish.template else None,
         api_key_file=PurePosixPath(wish.api_key_file) if wish.api_key_file else None,
         extra=wish.extra,
     )
-    return Plan(spec, placement, sparse=family.sparse and model.has_indexer)
+    return Plan(spec, placement, sparse=has_msa and spec.msa != "dense")
+
+
+def _msa_path(wanted: str, devices: Sequence[Device]) -> str:
+    # Over RPC llama.cpp takes every device for a GPU and would run the plain CPU reference there.
+    on_gpus = bool(devices) and all(device.gpu for device in devices)
+    return "generic" if wanted == "auto" and not on_gpus else wanted
 
 
 def _split(placement: Placement | None) -> tuple[DeviceLayers, ...]:

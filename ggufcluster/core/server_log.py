@@ -18,6 +18,7 @@ _LAYER = re.compile(r"load_tensors: layer\s+(\d+) assigned to device (\w+)")
 _BUFFER = re.compile(r"load_tensors:\s+(\S+) model buffer size =\s+([\d.]+) MiB")
 _KV = re.compile(r"llama_kv_cache: \s*(\S+) KV buffer size =\s+([\d.]+) MiB")
 _COMPUTE = re.compile(r"sched_reserve:\s+(\S+) compute buffer size =\s+([\d.]+) MiB")
+_PATH = re.compile(r"ggufcluster: sparse attention: (\w+) path")
 _ENDPOINT = re.compile(r"RPC\d+\[(.+)\]")
 _TROUBLE = re.compile(
     r"\berror\b|\bfail|\bfatal\b|cannot|refused|mismatch|unable|invalid|not found|out of memory"
@@ -38,6 +39,7 @@ class ServerReport:
         flash_attention: Whether it is on.
         kv_unified: Whether all slots share one KV cache.
         indexer: Whether a cache for sparse attention's indexer was made.
+        msa_path: Which path sparse attention takes, ``native`` or ``generic``; empty if none.
         dense_reason: Why sparse attention runs dense, or an empty string.
     """
 
@@ -48,6 +50,7 @@ class ServerReport:
     flash_attention: bool
     kv_unified: bool
     indexer: bool
+    msa_path: str
     dense_reason: str
 
     @property
@@ -72,6 +75,7 @@ def parse_server_log(lines: Sequence[str]) -> ServerReport:
         flash_attention=bool(re.search(r"flash_attn\s+= enabled", text)),
         kv_unified=bool(re.search(r"kv_unified\s+= true", text)),
         indexer="creating indexer KV cache" in text,
+        msa_path=(_PATH.findall(text) or [""])[-1],
         dense_reason=_without_stamp(next(dense, "")),
     )
 

@@ -21,6 +21,7 @@ class Wish:
         parallel: Number of slots.
         kv_type: Type of the KV cache.
         ubatch: Tokens per ubatch.
+        msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
         template: Chat template file.
         host: Address on which the API listens.
         port: Port on which the API listens.
@@ -39,6 +40,7 @@ class Wish:
     parallel: int = 1
     kv_type: str | None = None
     ubatch: int | None = None
+    msa: str = "auto"
     template: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8080

@@ -59,7 +59,8 @@ class _Planned:
     def memory(self) -> WorkerMemory:
         facts = self.machine.facts
         place = "local" if self.local else self.name
-        return WorkerMemory(self.name, place, ((facts.memory_available, facts.memory_total),))
+        memory = ((facts.memory_available, facts.memory_total),)
+        return WorkerMemory(self.name, place, memory, gpu=bool(facts.gpus))
 
 
 def dry_run(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.build_id import Backend
 from ggufcluster.core.chat_template import check_template, template_kind
 from ggufcluster.core.command import Command, command
 from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
@@ -76,6 +77,7 @@ class Up:
     store: Store
     wish: Wish
     _machines: dict[str, Machine] = field(default_factory=dict)
+    _on_gpu: dict[str, bool] = field(default_factory=dict)
 
     def run(self) -> Workflow[ClusterRecord]:
         """Bring the cluster up and return its record; whatever fails, nothing is left running.
@@ -211,6 +213,7 @@ class Up:
             if not local:
                 on_worker = yield from self.engines.on_worker(machine.remote, engine)
                 workers.require_driver(machine, on_worker)
+            self._on_gpu[worker.name] = on_worker.backend is Backend.CUDA
             # Ports taken by a worker started a moment ago must be seen.
             machine = survey(machine.remote)
             started, _ = yield from workers.start_worker(
@@ -258,15 +261,17 @@ class Up:
         log = self.seams.local.run(
             command("cat", processes.log_path(record.head_run)), timeout=_SHORT
         )
+        report = parse_server_log(log.stdout.splitlines())
         yield from prove(
-            parse_server_log(log.stdout.splitlines()),
+            report,
             api,
             shares=plan.placement.shares if plan.placement else (),
             endpoints=plan.spec.endpoints,
             sparse=plan.sparse,
             tool_check=self.wish.tool_check,
         )
-        record = replace(record, ready=True)
+        path_taken = f" ({report.msa_path} path)" if plan.sparse and report.msa_path else ""
+        record = replace(record, ready=True, sparse=record.sparse + path_taken)
         self.store.save(record)
         return record
 
@@ -276,7 +281,8 @@ class Up:
             report = self.seams.probe(worker.endpoint, engine.fingerprint, timeout=_SHORT)
             memory = tuple((device.free, device.total) for device in report.devices)
             machine = "local" if worker.target == "local" else worker.name
-            memories.append(WorkerMemory(worker.name, machine, memory))
+            gpu = self._on_gpu[worker.name]
+            memories.append(WorkerMemory(worker.name, machine, memory, gpu=gpu))
         devices = worker_devices(memories)
         # Workers on this machine already offer its GPUs; their memory must not count twice.
         if not any(worker.target == "local" for worker in record.workers):

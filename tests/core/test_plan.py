@@ -107,3 +107,27 @@ def test_without_devices_the_head_computes_alone() -> None:
 def test_sparse_attention_is_expected_only_where_it_can_be(model: ModelFacts) -> None:
     """A model without indexer tensors or of another family runs dense, and that is right."""
     assert not planned(model=model).sparse
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpu", "path"),
+    [
+        ("auto", True, "auto"),
+        ("auto", False, "generic"),
+        ("native", False, "native"),
+        ("dense", True, "dense"),
+    ],
+)
+def test_the_path_of_sparse_attention_fits_the_devices(
+    wanted: str, path: str, *, gpu: bool
+) -> None:
+    """CPUs get the generic path unless another is asked for; GPUs decide by themselves."""
+    devices = [replace(device, gpu=gpu) for device in BIG]
+    plan = planned(replace(WISH, msa=wanted), devices=devices)
+    assert plan.spec.msa == path
+    assert plan.sparse is (wanted != "dense")
+
+
+def test_a_model_without_sparse_attention_gets_no_path() -> None:
+    """The option is only given to a model that has an indexer."""
+    assert planned(model=replace(MODEL, has_indexer=False)).spec.msa is None

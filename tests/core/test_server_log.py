@@ -89,3 +89,10 @@ def test_an_empty_log_tells_nothing() -> None:
 def test_the_first_complaint_is_the_cause(tail: list[str], line: str) -> None:
     """Of a failed start the first complaint is shown, else its last words."""
     assert telling_line(tail) == line
+
+
+def test_the_path_of_sparse_attention_is_read() -> None:
+    """The last word on the path counts; a log without one names none."""
+    said = [f"I ggufcluster: sparse attention: {path} path" for path in ("generic", "native")]
+    assert parse_server_log([*lines(), *said]).msa_path == "native"
+    assert parse_server_log(lines()).msa_path == ""
