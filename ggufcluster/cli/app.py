@@ -55,7 +55,7 @@ class Interrupted(BaseException):
 
 def run() -> None:
     """Run the command line; every error of ours becomes a line and an exit code."""
-    from ggufcluster.cli.explain import INTERRUPTED
+    from ggufcluster.cli.explain import INTERRUPTED, notes
     from ggufcluster.errors import GgufClusterError
 
     # A closed terminal or a service manager must end a start as cleanly as Ctrl-C does.
@@ -66,8 +66,8 @@ def run() -> None:
         app()
     except GgufClusterError as error:
         sys.exit(_report(error))
-    except Interrupted:
-        sys.stderr.write("interrupted\n")
+    except Interrupted as end:
+        sys.stderr.writelines(f"{line}\n" for line in ("interrupted", *notes(end)))
         sys.exit(INTERRUPTED)
 
 

@@ -74,9 +74,11 @@ def test_help_shows_an_example(name: str) -> None:
     """Each command's help holds an example that begins with a call of it."""
     result = CliRunner().invoke(app, [name, "--help"])
     assert result.exit_code == 0
-    _, mark, examples = result.output.partition("Example")
+    _, mark, examples = result.output.partition("\n  Example")
     assert mark
-    assert f"ggufcluster {name}" in examples
+    assert f"    ggufcluster {name}" in examples.splitlines()[1]
+    assert "\\b" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
 
 
 def test_help_without_a_command_lists_them() -> None:
@@ -235,3 +237,22 @@ def test_an_ignored_hangup_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> Non
     assert call(monkeypatch, "--version") == 0
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) is module._interrupt
+
+
+def test_ctrl_c_before_anything_began_is_silent() -> None:
+    """While modules are still being imported, Ctrl-C ends the command without a traceback."""
+    code = (
+        "import builtins, os, signal, sys\n"
+        "from ggufcluster.__main__ import main\n"
+        "real = builtins.__import__\n"
+        "def early(name, *rest):\n"
+        "    if name == 'ggufcluster.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = early\n"
+        "main()\n"
+    )
+    root = Path(ggufcluster.__file__).parents[1]
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=root)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""

@@ -108,14 +108,27 @@ def test_json_shows_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal finished steps become lines, and the bars of the step are gone at the end."""
+    """On a terminal a finished step becomes a line; its bar and those within it are gone."""
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=80, highlight=False)
     with module._BarSink(console) as sink:
+        sink.show(Started("All of it"))
         for event in EVENTS:
             sink.show(event)
-        assert sink._tasks.keys() == {"to a"}
+        assert sink._tasks.keys() == {"All of it"}
     assert "Loading [M]: in 3 s" in screen.getvalue()
+
+
+def test_a_terminal_gets_whole_words() -> None:
+    """Long messages go on in further lines between words; a long path stays in one piece."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=40, soft_wrap=True, color_system=None)
+    path = "/models/" + "x" * 60
+    module._show_line(console, Warned(f"{'word ' * 12}{path}"))
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "note word word word word word word word"
+    assert lines[1] == "     word word word word word"
+    assert lines[2] == f"     {path}"
 
 
 @pytest.mark.parametrize("options", [{}, {"quiet": True}, {"as_json": True}])
@@ -158,13 +171,22 @@ def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """Long cells are folded, and nothing of them is lost."""
-    Output().table(("worker", "state"), [("[a]", "unknown: " + "word " * 40), ("b", "y" * 100)])
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.count("word") == 40
-    assert out.count("y") == 100
-    assert "[a]" in out
+    """Long cells go on below, nothing of them is lost, and no line ends in blanks."""
+    Output().table(("worker", "state", "layers"), [("[a]", "word " * 40, "3"), ("b", "ok", "12")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("word") == 40
+    assert lines[1].startswith("[a]     word word")
+    assert lines[1].endswith("       3")
+    assert lines[-1].endswith("  12")
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_a_long_word_stays_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path can be copied from a list of values, however long it is."""
+    path = "/models/" + "x" * 100
+    Output().pairs([("folder", path), ("rdma", "on")])
+    assert capsys.readouterr().out.splitlines() == [f"folder  {path}", "rdma    on"]
 
 
 def test_data_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +202,16 @@ def test_an_error_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["  [x] oom", "error: worker a is not ready: it ended"]
     assert lines[2].startswith("  next: ")
+
+
+def test_an_error_tells_what_was_noted_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """What went wrong while cleaning up stands beside the error, in words and in JSON."""
+    error = errors.HeadError("no luck")
+    error.add_note("a worker is left")
+    Output().error(error)
+    assert "  note: a worker is left" in capsys.readouterr().err.splitlines()
+    Output(as_json=True).error(error)
+    assert json.loads(capsys.readouterr().err)["notes"] == ["a worker is left"]
 
 
 def test_an_error_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
