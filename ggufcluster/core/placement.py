@@ -51,12 +51,14 @@ class Share:
         first: Index of its first layer.
         layers: Number of its layers.
         bytes: Weights and KV cache that go there.
+        weights: The weights among them.
     """
 
     device: Device
     first: int
     layers: int
     bytes: int
+    weights: int
 
     @property
     def last(self) -> int:
@@ -106,9 +108,9 @@ def place(
     wanted = sorted({min(context, model.train_context) for context in contexts}, reverse=True)
     for context in wanted:
         costs = _costs(model, tokens=context * parallel, kv_type=kv_type)
-        shares = _split(costs, model.output_bytes, devices, compute_bytes(context * parallel))
-        if shares is not None:
-            return Placement(shares, context)
+        counts = _split(costs, model.output_bytes, devices, compute_bytes(context * parallel))
+        if counts is not None:
+            return Placement(tuple(_shares(model, costs, devices, counts)), context)
     least = sum(_costs(model, tokens=wanted[-1] * parallel, kv_type=kv_type))
     raise PlacementError(
         f"{model.name} does not fit with a context of {wanted[-1]:,} tokens",
@@ -126,7 +128,7 @@ def _costs(model: ModelFacts, *, tokens: int, kv_type: str) -> list[int]:
 
 def _split(
     costs: list[int], output_bytes: int, devices: Sequence[Device], compute_bytes: int
-) -> tuple[Share, ...] | None:
+) -> list[int] | None:
     rooms = [device.usable - compute_bytes for device in devices]
     rooms[-1] -= output_bytes
     if min(rooms) <= 0:
@@ -134,7 +136,7 @@ def _split(
     # Even shares waste a part of a layer on each device; where that is too much, fill them up.
     for counts in (_cut(costs, _targets(costs, rooms)), _fill(costs, rooms)):
         if _fits(costs, rooms, counts):
-            return tuple(_shares(costs, output_bytes, devices, counts))
+            return counts
     return None
 
 
@@ -187,13 +189,13 @@ def _fill(costs: list[int], rooms: list[int]) -> list[int]:
 
 
 def _shares(
-    costs: list[int], output_bytes: int, devices: Sequence[Device], counts: list[int]
+    model: ModelFacts, costs: list[int], devices: Sequence[Device], counts: list[int]
 ) -> list[Share]:
     shares, first = [], 0
-    for index, (device, count) in enumerate(zip(devices, counts, strict=True)):
-        size = sum(costs[first : first + count])
-        if index == len(devices) - 1:
-            size += output_bytes
-        shares.append(Share(device, first, count, size))
+    for device, count in zip(devices, counts, strict=True):
+        layers = slice(first, first + count)
+        head = model.output_bytes if layers.stop == model.layers else 0
+        size, weights = sum(costs[layers]) + head, sum(model.layer_bytes[layers]) + head
+        shares.append(Share(device, first, count, size, weights))
         first += count
     return shares

@@ -118,8 +118,8 @@ class Up:
         try:
             record = yield from self._start_workers(record, head, engine)
             return (yield from self._start_head(record, head, engine, model_path, model))
-        except BaseException:
-            self._undo(record.id)
+        except BaseException as error:
+            self._undo(record.id, error)
             raise
 
     def _model(self, head: Machine) -> tuple[Path, ModelFacts]:
@@ -246,15 +246,16 @@ class Up:
         self.store.save(record)
         processes.start(head.remote, record.head_run, program, owner=workers.owner_of(head))
         api = open_api(self.seams, record)
-        yield from LoadWatch(
+        watch = LoadWatch(
             seams=self.seams,
             head=head,
             record=record,
             api=api,
             machines=self._machines,
-            expected=_expected(record),
+            expected=_expected(record, plan),
             stall_seconds=self.wish.stall_seconds,
-        ).run()
+        )
+        yield from watch.run()
         log = self.seams.local.run(
             command("cat", processes.log_path(record.head_run)), timeout=_SHORT
         )
@@ -265,6 +266,7 @@ class Up:
             endpoints=plan.spec.endpoints,
             sparse=plan.sparse,
             tool_check=self.wish.tool_check,
+            watch=watch.check,
         )
         record = replace(record, ready=True)
         self.store.save(record)
@@ -287,14 +289,15 @@ class Up:
             self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
         )
 
-    def _undo(self, cluster: str) -> None:
-        """Leave nothing running; what stands in the way must not hide the first error."""
-        record = self.store.load()
-        if record is not None and record.id == cluster:
-            try:
+    def _undo(self, cluster: str, cause: BaseException) -> None:
+        """Leave nothing running; what stands in the way is told beside the first error."""
+        try:
+            record = self.store.load()
+            if record is not None and record.id == cluster:
                 drain(take_down(self.seams, self.store, record))
-            except GgufClusterError:
-                return  # the record stays, so that `down` can finish
+        except GgufClusterError as error:
+            # The record stays, so that `down` can finish.
+            cause.add_note(f"not everything could be ended: {error}; run `ggufcluster down` later")
 
 
 def list_devices_command(engine: Engine) -> Command:
@@ -355,9 +358,10 @@ def _with_plan(
     )
 
 
-def _expected(record: ClusterRecord) -> dict[str, int]:
+def _expected(record: ClusterRecord, plan: Plan) -> dict[str, int]:
+    """Return the bytes that will travel to each worker: the KV cache is made where it stays."""
     expected = {worker.name: 0 for worker in record.workers}
-    for share in record.shares:
-        if share.host in expected:
-            expected[share.host] += share.bytes
+    for share in plan.placement.shares if plan.placement else ():
+        if share.device.host in expected:
+            expected[share.device.host] += share.weights
     return expected

@@ -69,6 +69,13 @@ def test_equal_devices_get_equal_shares() -> None:
     assert [share.bytes for share in placement.shares] == [30, 30, 30]
 
 
+def test_weights_are_told_apart_from_the_cache() -> None:
+    """What travels to a device is its weights, with the output head on the last; the KV is not."""
+    placement = put(model([10] * 4, output=7, kv=2), [100, 100])
+    assert [share.weights for share in placement.shares] == [20, 27]
+    assert [share.bytes for share in placement.shares] == [28, 35]
+
+
 def test_shares_follow_the_room() -> None:
     """A device with three times the room gets three times the layers."""
     assert counts(put(model([10] * 8), [300, 100])) == [6, 2]

@@ -50,6 +50,7 @@ class Host(FakeRemote):
         processes: Every managed process by run folder.
         facts: Output of the probe of facts.
         reachable: Whether anything is answered at all.
+        lost_ports: Ports that somebody takes just before a worker does.
     """
 
     def __init__(self, name: str, *, address: str = "10.20.20.2", home: str = "/home/w") -> None:
@@ -60,6 +61,7 @@ class Host(FakeRemote):
         self.processes: dict[str, Process] = {}
         self.facts = facts(name)
         self.reachable = True
+        self.lost_ports: set[int] = set()
         self.listing = "Available devices:\n"
         self._answer_everything()
 
@@ -102,7 +104,17 @@ class Host(FakeRemote):
         self.processes[run] = Process(pid, owner, words)
         if words[0].endswith("llama-server"):
             self.processes[run].log = server_log(self.processes[run])
+        elif words[0].endswith("rpc-server"):
+            self._listen(self.processes[run])
         return CommandResult(0, f"{pid} 5 boot\n", "")
+
+    def _listen(self, process: Process) -> None:
+        (address,), (port,) = process.option("--host"), process.option("--port")
+        if int(port) in self.lost_ports:
+            process.life = "dead"
+            process.log = f"error: cannot listen on {address}:{port}: Address already in use\n"
+        else:
+            process.log = f"ggufcluster: listening on {address}:{port}, build b\n{process.log}"
 
     def _inspect(self, command: Command) -> CommandResult:
         one = self.processes.get(command.plain_argv()[-1])

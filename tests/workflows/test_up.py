@@ -423,8 +423,10 @@ def test_what_cannot_be_undone_stays_on_record(case: Case) -> None:
 
     case.world.api.healths = ["loading"]
     case.world.clock.naps = [cut]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         drain(case.up())
+    assert "cannot reach" in caught.value.__notes__[0]
+    assert "ggufcluster down" in caught.value.__notes__[0]
     record = case.store.load()
     assert record is not None
     assert not record.ready
