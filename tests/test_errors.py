@@ -47,6 +47,8 @@ def test_the_drawing_is_the_tree() -> None:
 
 EXAMPLES = [
     errors.ConfigError("unknown setting", source="a.toml"),
+    errors.LocalFileError("Permission denied", path="/s"),
+    errors.RecordError("is damaged", path="/s/cluster.json"),
     errors.SourceError("hash differs", location="a.tar.gz"),
     errors.PatchError("a.patch", file="b.cpp", reason="line 3"),
     errors.ToolchainError("nvcc", host="spark", reason="is missing"),

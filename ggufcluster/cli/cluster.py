@@ -12,7 +12,6 @@ from ggufcluster.cli import options
 
 if TYPE_CHECKING:
     from ggufcluster.config import Settings
-    from ggufcluster.core.record import ClusterRecord
     from ggufcluster.core.wish import Wish
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -163,7 +162,11 @@ def status(*, as_json: options.Json = False) -> None:
 
     output = Output(as_json=as_json)
     with world(_settings({})) as outside:
-        record = _record(outside.store.load())
+        record = outside.store.load()
+        if record is None:
+            if as_json:
+                output.data({"healthy": False, "problems": ["no cluster is up"]})
+            raise ClusterUnhealthyError(("no cluster is up",))
         found = inspect(outside.seams(), record)
     status_report.show(output, found, as_json=as_json)
     if not found.healthy:
@@ -182,6 +185,8 @@ def logs(
 ) -> None:
     """Show the log of the head or of a worker.
 
+    When no cluster is up: the last log that is kept on this machine.
+
     Examples:
       ggufcluster logs
       ggufcluster logs worker -f
@@ -192,7 +197,7 @@ def logs(
 
     output = Output()
     with world(_settings({})) as outside:
-        record = _record(outside.store.load())
+        record = outside.store.load()
         for line in read(outside.seams(), record, who, lines=lines, follow=follow):
             output.line(line)
 
@@ -225,14 +230,6 @@ def _settings(flags: dict[str, object]) -> Settings:
     from ggufcluster.config import load_settings
 
     return load_settings(os.environ, folder=Path.cwd(), flags=flags)
-
-
-def _record(record: ClusterRecord | None) -> ClusterRecord:
-    from ggufcluster.errors import ClusterUnhealthyError
-
-    if record is None:
-        raise ClusterUnhealthyError(("no cluster is up",))
-    return record
 
 
 def _path(text: str | None) -> Path | None:

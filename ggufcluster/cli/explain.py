@@ -48,6 +48,12 @@ _TABLE: tuple[
     tuple[type[errors.GgufClusterError], int, Callable[[errors.GgufClusterError], str]], ...
 ] = (
     (errors.ConfigError, 3, _text("see `ggufcluster config` for what is set and where")),
+    (errors.LocalFileError, 4, _text("check that it is there, your rights, and the disk")),
+    (
+        errors.RecordError,
+        5,
+        _text("`ggufcluster down --forget` ends what runs here and forgets it"),
+    ),
     (errors.SourceError, 10, _text("check the network, or give a tree with --source DIR")),
     (errors.PatchError, 11, _text("vendor/llama.cpp/README.md says how to move to another pin")),
     (errors.ToolchainError, 12, _text("install it, or choose another --backend or --arch")),

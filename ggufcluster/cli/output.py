@@ -62,7 +62,8 @@ class Output:
 
     def data(self, value: dict[str, Any] | list[Any]) -> None:
         """Print a value as JSON."""
-        print(json.dumps(value, indent=2, default=str))  # noqa: T201 - this is the sink
+        text = json.dumps(value, indent=2, default=str)
+        print(text, flush=True)  # noqa: T201 - this is the sink
 
     def line(self, text: str = "") -> None:
         """Print a line of the result."""

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.units import GIB
-from ggufcluster.errors import PlacementError
+from ggufcluster.errors import ConfigError, PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,14 +97,10 @@ def place(
         compute_bytes: Working memory of each device for that many tokens of context.
 
     Raises:
-        PlacementError: There are more devices than layers, or nothing fits.
+        ConfigError: There are more devices than layers.
+        PlacementError: Nothing fits.
     """
-    if len(devices) > model.layers:
-        raise PlacementError(
-            f"{len(devices)} devices for {model.layers} layers: each must get one",
-            need=model.weight_bytes,
-            have=sum(device.usable for device in devices),
-        )
+    check_count(model, len(devices))
     wanted = sorted({min(context, model.train_context) for context in contexts}, reverse=True)
     for context in wanted:
         costs = _costs(model, tokens=context * parallel, kv_type=kv_type)
@@ -117,6 +113,17 @@ def place(
         need=least + model.output_bytes + compute_bytes(wanted[-1] * parallel) * len(devices),
         have=sum(device.usable for device in devices),
     )
+
+
+def check_count(model: ModelFacts, devices: int) -> None:
+    """Refuse more devices than layers.
+
+    Raises:
+        ConfigError: There are.
+    """
+    if devices > model.layers:
+        reason = f"{devices} devices for the {model.layers} layers of {model.name}; name fewer"
+        raise ConfigError(reason, source="workers")
 
 
 def _costs(model: ModelFacts, *, tokens: int, kv_type: str) -> list[int]:

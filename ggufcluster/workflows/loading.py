@@ -123,7 +123,7 @@ class LoadWatch:
         self._next_worker_check = 0.0
         self._check_workers()  # a lost worker takes the head with it: name the cause
         tail = processes.log_tail(self.head.remote, self.record.head_run, lines=60)
-        log = processes.log_path(self.record.head_run)
+        log = processes.last_log_path(self.record.head_run)  # where it will be after clean-up
         reason = _FROZEN if state.life is Life.FROZEN else telling_line(tail)
         raise HeadStartError(reason, log=log, log_tail=tail[-12:])
 
@@ -143,7 +143,7 @@ class LoadWatch:
             raise LoadStalledError(
                 now - self._last_change,
                 phase=f"loading {self.record.model}",
-                log=processes.log_path(self.record.head_run),
+                log=processes.last_log_path(self.record.head_run),
             )
 
     def _sign_of_life(self) -> tuple[object, ...]:

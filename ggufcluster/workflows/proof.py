@@ -6,12 +6,12 @@ elsewhere, or with sparse attention switched off.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from concurrent.futures import Future, wait
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from ggufcluster.errors import HeadError, ProofError
+from ggufcluster.errors import GgufClusterError, HeadError, ProofError
 from ggufcluster.workflows.events import Finished, Started, Workflow
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def prove(
     sparse: bool,
     tool_check: bool,
     watch: Callable[[], None],
+    give_up: Callable[[], object],
 ) -> Workflow[None]:
     """Check the layout and one tool call.
 
@@ -68,6 +69,7 @@ def prove(
         tool_check: Whether a tool call must be parsed.
         watch: Called while the answer is waited for and before a failure is told; raises if a
             part of the cluster is lost, which is then the cause.
+        give_up: Ends the head, and with it the wait for an answer that will not come.
 
     Raises:
         ProofError: Naming everything that is not as it should be.
@@ -78,7 +80,7 @@ def prove(
         *_sparse_failures(report, wanted=sparse),
     ]
     if tool_check and not failures:
-        failures += _tool_failures(api, watch)
+        failures += _tool_failures(lambda: _watched(lambda: _ask(api), watch, give_up))
     if failures:
         watch()
         raise ProofError(tuple(failures))
@@ -113,9 +115,9 @@ def _sparse_failures(report: ServerReport, *, wanted: bool) -> list[str]:
     return [f"sparse attention is off ({reason})"]
 
 
-def _tool_failures(api: Api, watch: Callable[[], None]) -> list[str]:
+def _tool_failures(ask: Callable[[], Any]) -> list[str]:
     try:
-        answer = _watched(lambda: _ask(api), watch)
+        answer = ask()
     except HeadError as error:
         return [f"the tool call failed: {error}"]
     try:
@@ -128,21 +130,28 @@ def _ask(api: Api) -> Any:
     return api.post("/v1/chat/completions", TOOL_QUESTION, timeout=_TOOL_SECONDS)
 
 
-def _watched(work: Callable[[], Any], watch: Callable[[], None]) -> Any:
-    """Do something in the background; return what it returns, raise what it or `watch` raises."""
-    future: Future[Any] = Future()
+def _watched(
+    work: Callable[[], Any], watch: Callable[[], None], give_up: Callable[[], object]
+) -> Any:
+    """Do something that may wait long; if a part is lost meanwhile, give up on it."""
+    over = Event()
 
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
-            future.set_exception(error)
+    def look() -> None:
+        while not over.wait(_WATCH_SECONDS):
+            try:
+                watch()
+            except GgufClusterError:
+                with contextlib.suppress(GgufClusterError):
+                    give_up()
+                return
 
-    # A daemon: if the watch raises, nobody waits for the answer of a cluster that is lost.
-    Thread(target=run, daemon=True).start()
-    while not wait([future], timeout=_WATCH_SECONDS).done:
-        watch()
-    return future.result()
+    watcher = Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        return work()
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _call_failures(message: dict[str, Any]) -> list[str]:

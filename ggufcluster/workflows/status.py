@@ -83,7 +83,8 @@ def read_key(api_key_file: str | None) -> Secret | None:
     try:
         lines = Path(api_key_file).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"API keys cannot be read: {error}", source=api_key_file) from None
+        reason = error.strerror if isinstance(error, OSError) else "they are not ASCII text"
+        raise ConfigError(f"API keys cannot be read: {reason}", source=api_key_file) from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise ConfigError("holds no API key", source=api_key_file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
 from ggufcluster.core.launch import check_extra, root_url, server_command
+from ggufcluster.core.placement import check_count
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
@@ -109,6 +111,7 @@ class Up:
         read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
+        check_count(model, len(targets))
         engine = yield from self.engines.on_head()
         workers.require_driver(head, engine)
         record = self._new_record(head, engine, model, targets)
@@ -131,6 +134,8 @@ class Up:
         if self.wish.template is not None:
             path = str(self.wish.template)
             text = _read_template(self.wish.template)
+            if not text.strip():
+                raise TemplateError("is empty", path=path)
         if text:
             check_template(text, path=path)
 
@@ -240,7 +245,7 @@ class Up:
         model: ModelFacts,
     ) -> Workflow[ClusterRecord]:
         plan = self._plan(record, engine, path, model)
-        yield from _describe(plan, model)
+        yield from _describe(plan, model, self.wish.context)
         program = server_command(plan.spec, bin_folder=engine.bin)
         record = _with_plan(record, plan, model, self.wish.template)
         self.store.save(record)
@@ -267,6 +272,7 @@ class Up:
             sparse=plan.sparse,
             tool_check=self.wish.tool_check,
             watch=watch.check,
+            give_up=partial(processes.stop, head.remote, record.head_run),
         )
         record = replace(record, ready=True)
         self.store.save(record)
@@ -320,13 +326,19 @@ def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
 def _read_template(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TemplateError(f"cannot be read: {error}", path=str(path)) from error
+    except OSError as error:
+        raise TemplateError(f"cannot be read: {error.strerror}", path=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise TemplateError("is not UTF-8 text", path=str(path)) from error
 
 
-def _describe(plan: Plan, model: ModelFacts) -> Workflow[None]:
+def _describe(plan: Plan, model: ModelFacts, wished: int | None) -> Workflow[None]:
     spec = plan.spec
     yield Started("Planning")
+    if wished and wished > spec.context:
+        yield Warned(
+            f"context {spec.context:,} instead of {wished:,}: {model.name} was made for no more"
+        )
     for share in plan.placement.shares if plan.placement else ():
         yield Note(
             f"{share.device.name} ({share.device.host}): layers {share.first} to {share.last},"

@@ -13,6 +13,7 @@ from ggufcluster.errors import HeadStartError, LoadStalledError, WorkerNotReadyE
 from ggufcluster.workflows.events import Finished, Progress, Started, Unit, drain
 from ggufcluster.workflows.loading import LoadWatch
 from ggufcluster.workflows.machines import survey
+from ggufcluster.workflows.processes import last_log_path
 from tests.workflows.fakes import FakeApi, Process, World, collect
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def test_no_progress_for_too_long_is_an_error() -> None:
     with pytest.raises(LoadStalledError) as caught:
         drain(load.watch().run())
     assert caught.value.phase == "loading M"
-    assert caught.value.log == f"{HEAD_RUN}/log"
+    assert caught.value.log == last_log_path(HEAD_RUN)
     assert load.world.clock.time == pytest.approx(100.0 + 10.0 + STALL, abs=0.6)
 
 
@@ -187,7 +188,7 @@ def test_a_head_that_ends_is_told_with_its_reason() -> None:
     with pytest.raises(HeadStartError, match="failed to open the file") as caught:
         drain(load.watch().run())
     assert caught.value.log_tail == ("more",) * 12
-    assert caught.value.log == f"{HEAD_RUN}/log"
+    assert caught.value.log == last_log_path(HEAD_RUN)
 
 
 def test_a_lost_worker_is_named_rather_than_the_head() -> None:

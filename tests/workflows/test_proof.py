@@ -37,6 +37,7 @@ def proof(
     sparse: bool = True,
     tool_check: bool = True,
     watch: Callable[[], None] = lambda: None,
+    give_up: Callable[[], None] = lambda: None,
 ) -> list[events.Event]:
     """Prove with these findings and return the events."""
     return list(
@@ -48,6 +49,7 @@ def proof(
             sparse=sparse,
             tool_check=tool_check,
             watch=watch,
+            give_up=give_up,
         )
     )
 
@@ -176,23 +178,21 @@ def test_a_lost_part_is_the_cause_of_a_failed_call() -> None:
 
 
 def test_a_part_frozen_during_the_call_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While no answer comes the parts are watched, and one that is lost ends the wait at once."""
+    """While no answer comes the parts are watched; one that is lost ends the head and the wait."""
     monkeypatch.setattr("ggufcluster.workflows.proof._WATCH_SECONDS", 0.01)
-    asked, over = Event(), Event()
+    ended = Event()
     looks: list[int] = []
 
     class Silent(FakeApi):
         def post(self, path: str, body: dict[str, Any], *, timeout: float) -> Any:
-            asked.set()
-            over.wait()
+            assert ended.wait(timeout)
+            raise HeadError("disconnected")
 
     def watch() -> None:
-        assert asked.wait(5)
         looks.append(1)
-        if len(looks) == 3:
+        if len(looks) >= 3:
             raise WorkerNotReadyError("w", reason="frozen")
 
     with pytest.raises(WorkerNotReadyError, match="frozen"):
-        proof(api=Silent(), watch=watch)
-    over.set()
-    assert len(looks) == 3
+        proof(api=Silent(), watch=watch, give_up=ended.set)
+    assert len(looks) == 4

@@ -232,6 +232,7 @@ def test_stale_processes_make_room(case: Case) -> None:
         ({"api_key_file": Path("/nowhere/keys")}, ConfigError, "cannot be read"),
         ({"extra": ("--rpc", "x")}, ConfigError, "decided by ggufcluster"),
         ({"extra": ("local",)}, ConfigError, "is no option"),
+        ({"workers": ("local:5",)}, ConfigError, "5 devices for the 4 layers"),
         ({"port": 22}, PortTakenError, "127.0.0.1:22"),
         ({"workers": (FIRST, FIRST)}, WorkerAddressError, "same machine"),
         ({"workers": ("a b",)}, WorkerAddressError, "spaces"),
@@ -254,6 +255,10 @@ def test_a_template_that_does_not_render_is_refused(case: Case, tmp_path: Path) 
         case.wish, model=str(write_model(tmp_path / "t.gguf", template="{{ 1/0 }}"))
     )
     assert "t.gguf" in str(case.fails(TemplateError))
+    empty = tmp_path / "empty.jinja"
+    empty.write_text("\n", encoding="utf-8")
+    case.wish = replace(case.wish, template=empty)
+    assert "empty.jinja: is empty" in str(case.fails(TemplateError))
     good = tmp_path / "good.jinja"
     good.write_text("{{ messages[0].content }}", encoding="utf-8")
     case.wish = replace(case.wish, template=good)
@@ -461,6 +466,13 @@ def test_the_plan_follows_what_workers_report(case: Case) -> None:
     _, record = collect(case.up())
     assert [share.layers for share in record.shares] == [3, 1]
     assert record.shares[0].bytes < MIB
+
+
+def test_a_context_that_is_cut_is_said_aloud(case: Case) -> None:
+    """A model gets no more context than it was made for, and not in silence."""
+    case.wish = replace(case.wish, context=10**6)
+    texts = notes(collect(case.up())[0])
+    assert "context 8,192 instead of 1,000,000: Tiny was made for no more" in texts
 
 
 def test_sparse_attention_is_required_of_a_sparse_model(case: Case, tmp_path: Path) -> None:
