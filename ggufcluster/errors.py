@@ -164,7 +164,7 @@ class RemoteCommandError(HostError):
 
     def __init__(self, host: str, *, command: str, exit_code: int, stderr: str) -> None:
         tail = stderr.strip().splitlines()[-1:] or ["no message"]
-        super().__init__(f"{host}: {command} exited with {exit_code}: {tail[0]}", host=host)
+        super().__init__(f"{host}: {_brief(command)} exited with {exit_code}: {tail[0]}", host=host)
         self.command = command
         self.exit_code = exit_code
         self.stderr = stderr
@@ -174,7 +174,7 @@ class CommandTimeoutError(HostError):
     """A command did not end in time and was stopped."""
 
     def __init__(self, host: str, *, command: str, seconds: float) -> None:
-        super().__init__(f"{host}: {command} did not end within {seconds:g} s", host=host)
+        super().__init__(f"{host}: {_brief(command)} did not end within {seconds:g} s", host=host)
         self.command = command
         self.seconds = seconds
 
@@ -336,6 +336,10 @@ class ClusterUnhealthyError(GgufClusterError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+def _brief(command: str) -> str:
+    return "a shell script of ours" if "\n" in command else command
 
 
 def _size(size: int) -> str:

@@ -83,7 +83,7 @@ _TABLE: tuple[
     (errors.ProofError, 53, _proof),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
-    (errors.ClusterUnhealthyError, 61, _text("run `ggufcluster up`: it starts what is missing")),
+    (errors.ClusterUnhealthyError, 61, _text("run `ggufcluster up`: it starts the cluster anew")),
     (errors.GgufClusterError, 1, _text("")),
 )
 

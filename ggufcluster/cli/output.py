@@ -67,18 +67,17 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Print a line of the result."""
-        self._out.print(escape(text))
+        self._out.print(Text(text))
 
     def heading(self, text: str) -> None:
         """Print a line that introduces what follows."""
-        self._out.print(f"\n[bold]{escape(text)}[/bold]")
+        self._out.print(Text(f"\n{text}", "bold"))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table that fits 80 columns."""
         lines = _table_lines(columns, list(rows), min(_WIDTH, self._out.width))
         for number, line in enumerate(lines):
-            text = escape(line)
-            self._out.print(text if number else f"[bold]{text}[/bold]")
+            self._out.print(Text(line, "" if number else "bold"))
 
     def pairs(self, rows: Iterable[tuple[str, str]]) -> None:
         """Print names and values below each other, each value whole on its line."""
@@ -98,12 +97,12 @@ class Output:
             print(json.dumps(report), file=sys.stderr)  # noqa: T201 - this is the sink
             return code
         for line in details(error):
-            self._err.print(f"  [dim]{escape(line)}[/dim]")
-        _say(self._err, "[bold red]error:[/bold red] ", str(error))
+            self._err.print(Text(f"  {line}", "dim"))
+        _say(self._err, "error:", str(error), style="bold red")
         for note in notes(error):
-            _say(self._err, "  [bold]note:[/bold] ", note)
+            _say(self._err, "  note:", note, style="bold")
         if hint:
-            _say(self._err, "  [bold]next:[/bold] ", hint)
+            _say(self._err, "  next:", hint, style="bold")
         return code
 
     def _sink(self) -> _Sink:
@@ -147,7 +146,7 @@ class _PlainSink(_Sink):
         match event:
             case events.Started():
                 self._began[event.label] = time.monotonic()
-                self._console.print(f"{escape(event.label)} ...")
+                self._console.print(Text(f"{event.label} ..."))
             case events.Progress():
                 self._show_progress(event)
             case _:
@@ -160,7 +159,7 @@ class _PlainSink(_Sink):
             return
         self._last[event.label] = now
         amount = _amount(event.done, event.total, event.unit)
-        self._console.print(f"  {escape(event.label)}: {amount}")
+        self._console.print(Text(f"  {event.label}: {amount}"))
 
 
 class _BarSink(_Sink):
@@ -234,11 +233,11 @@ def _show_line(console: Console, event: events.Event) -> None:
     match event:
         case events.Finished():
             detail = f": {event.detail}" if event.detail else ""
-            _say(console, "[green]done[/green] ", f"{event.label}{detail}")
+            _say(console, "done", f"{event.label}{detail}", style="green")
         case events.Note():
-            _say(console, " " * _INDENT, event.text)
+            _say(console, " " * (_INDENT - 1), event.text)
         case events.Warned():
-            _say(console, "[yellow]note[/yellow] ", event.text)
+            _say(console, "note", event.text, style="yellow")
         case _:
             pass
 
@@ -252,12 +251,12 @@ def _pace(speed: float, unit: events.Unit) -> str:
     return f"{size_text(speed)}/s" if unit is events.Unit.BYTES else f"{speed:.1f}/s"
 
 
-def _say(console: Console, mark: str, text: str) -> None:
+def _say(console: Console, mark: str, text: str, *, style: str = "") -> None:
     """Print a message; a terminal gets it wrapped between words, so that none is cut."""
     if console.is_terminal:
-        room = max(20, console.width - len(Text.from_markup(mark)))
+        room = max(20, console.width - len(mark) - 1)
         text = f"\n{' ' * _INDENT}".join(_wrapped(text, room))
-    console.print(mark + escape(text))
+    console.print(Text.assemble((mark, style), " ", text))
 
 
 def _wrapped(text: str, width: int, *, fold: bool = False) -> list[str]:

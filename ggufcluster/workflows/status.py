@@ -119,7 +119,11 @@ def _ask(api: Api) -> tuple[int | None, str]:
 def _problems(record: ClusterRecord, head: str, workers: dict[str, str]) -> list[str]:
     problems = []
     if head != "ok":
-        words = {"loading": "is still loading", "down": "runs but does not answer"}
+        words = {
+            "loading": "is still loading",
+            "down": "runs but does not answer",
+            "ended": "has ended",
+        }
         problems.append(f"the head {words.get(head, 'is ' + head)}")
     elif not record.ready:
         problems.append("the start was not completed")

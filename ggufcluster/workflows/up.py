@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,7 @@ from ggufcluster.core.wish import differences
 from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
 from ggufcluster.errors import (
     ClusterBusyError,
+    ConfigError,
     GgufClusterError,
     PortTakenError,
     TemplateError,
@@ -140,10 +142,15 @@ class Up:
             check_template(text, path=path)
 
     def _check_port(self, head: Machine) -> None:
-        if self.wish.port in head.facts.listening:
-            address = f"{self.wish.host}:{self.wish.port}"
+        address = f"{self.wish.host}:{self.wish.port}"
+        try:
+            self.seams.try_listen(self.wish.host, self.wish.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                reason = f"cannot listen on {address}: {error.strerror}"
+                raise ConfigError(reason, source="head.host and head.port") from error
             listing = head.remote.run(holder_command(self.wish.port), timeout=_SHORT, check=False)
-            raise PortTakenError(address, holder=holder(listing.stdout))
+            raise PortTakenError(address, holder=holder(listing.stdout)) from error
 
     def _connect(self, head: Machine) -> list[tuple[str, str, str]]:
         """Open every host; return name, target and address of each worker."""

@@ -26,7 +26,7 @@ from ggufcluster.workflows.events import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AWKWARD = r"[bold]x[/bold] [/nothing] :key: \[a] C:\ [red]"
+AWKWARD = r"[bold]x[/bold] [/nothing] :key: \[a] C:\ [red] \\"[:-1]
 EVENTS: Sequence[Event] = (
     Started("Loading [M]"),
     Progress("to a", 512, 2048, Unit.BYTES),
@@ -156,12 +156,12 @@ def test_an_interrupted_workflow_can_clean_up() -> None:
 def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """No text is taken for markup or an emoji's name, wherever it stands, and none is wrapped."""
     output = Output()
-    output.line(AWKWARD + "x" * 200)
+    output.line("x" * 200 + AWKWARD)
     output.heading(AWKWARD)
     output.follow(work(Note(AWKWARD), Warned(AWKWARD), Finished(AWKWARD, AWKWARD)))
     output.error(errors.HeadError(AWKWARD))
     out, err = capsys.readouterr()
-    assert out == f"{AWKWARD}{'x' * 200}\n\n{AWKWARD}\n"
+    assert out == f"{'x' * 200}{AWKWARD}\n\n{AWKWARD}\n"
     assert err.splitlines()[:4] == [
         f"     {AWKWARD}",
         f"note {AWKWARD}",

@@ -248,6 +248,7 @@ class World:
         api: The head's API.
         clock: The clock of all.
         memory: Free and total bytes of each worker's device, by endpoint.
+        unlistenable: Why the head cannot listen, by ``host:port``.
         trouble: Errors that probing or timing an endpoint raises, first to last.
     """
 
@@ -261,6 +262,7 @@ class World:
         self.clock = Clock()
         self.memory: dict[str, tuple[int, int]] = {}
         self.trouble: dict[str, list[Exception]] = {}
+        self.unlistenable: dict[str, OSError] = {}
         self.keys: list[Secret | None] = []
         kinds = ("cache", "state", "config", "data")
         self.paths = paths_from_probe("".join(f"{home}/{kind}\n" for kind in kinds))
@@ -272,6 +274,7 @@ class World:
             connect=self._connect,
             probe=self._probe,
             measure=self._measure,
+            try_listen=self._try_listen,
             api=self._open_api,
             clock=self.clock,
             now=lambda: 1000.0 + self.clock.time,
@@ -300,6 +303,10 @@ class World:
     def _measure(self, endpoint: str, fingerprint: str, *, timeout: float) -> LinkSpeed:
         self._raise("measure", endpoint)
         return LinkSpeed(1e-4, 2.5e9)
+
+    def _try_listen(self, host: str, port: int) -> None:
+        if error := self.unlistenable.get(f"{host}:{port}"):
+            raise error
 
     def _raise(self, what: str, endpoint: str) -> None:
         if errors := self.trouble.get(f"{what} {endpoint}"):

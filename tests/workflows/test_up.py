@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -234,6 +235,7 @@ def test_stale_processes_make_room(case: Case) -> None:
         ({"extra": ("local",)}, ConfigError, "is no option"),
         ({"workers": ("local:5",)}, ConfigError, "5 devices for the 4 layers"),
         ({"port": 22}, PortTakenError, "127.0.0.1:22"),
+        ({"host": "10.9.9.9"}, ConfigError, "cannot listen on 10.9.9.9:8080: Cannot assign"),
         ({"workers": (FIRST, FIRST)}, WorkerAddressError, "same machine"),
         ({"workers": ("a b",)}, WorkerAddressError, "spaces"),
         ({"workers": (FIRST, "10.20.20.9")}, HostUnreachableError, "10.20.20.9"),
@@ -243,6 +245,10 @@ def test_a_wrong_wish_is_refused_before_anything_is_built(
     case: Case, change: dict[str, Any], kind: type[GgufClusterError], words: str
 ) -> None:
     """Whatever can be known beforehand is told before a build, and nothing is started."""
+    case.world.unlistenable = {
+        "127.0.0.1:22": OSError(errno.EADDRINUSE, "in use"),
+        "10.9.9.9:8080": OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
+    }
     case.wish = replace(case.wish, **change)
     assert words in str(case.fails(kind))
     assert case.built == []
