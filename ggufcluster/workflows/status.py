@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.seams import Seams
 
 
+_HEAD_WORDS = {
+    "loading": "is still loading",
+    "down": "runs but does not answer",
+    "ended": "has ended",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of a cluster.
@@ -119,12 +126,7 @@ def _ask(api: Api) -> tuple[int | None, str]:
 def _problems(record: ClusterRecord, head: str, workers: dict[str, str]) -> list[str]:
     problems = []
     if head != "ok":
-        words = {
-            "loading": "is still loading",
-            "down": "runs but does not answer",
-            "ended": "has ended",
-        }
-        problems.append(f"the head {words.get(head, 'is ' + head)}")
+        problems.append(f"the head {_HEAD_WORDS.get(head, 'is ' + head)}")
     elif not record.ready:
         problems.append("the start was not completed")
     for name, state in workers.items():
