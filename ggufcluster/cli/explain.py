@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ggufcluster import errors
+from ggufcluster.workflows.status import STILL_LOADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,13 @@ def _proof(error: errors.GgufClusterError) -> str:
     if any("tool call" in failure for failure in error.failures):
         return "choose a template with --template, or skip this check with --no-tool-check"
     return "see `ggufcluster logs head`; the cluster was taken down"
+
+
+def _unhealthy(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ClusterUnhealthyError)
+    if error.problems == (STILL_LOADING,):
+        return "wait for the `ggufcluster up` that is at work; `ggufcluster logs -f` shows it"
+    return "run `ggufcluster up`: it starts the cluster anew"
 
 
 # Order matters: the first class that fits is taken, so leaves stand before their roots.
@@ -83,7 +91,7 @@ _TABLE: tuple[
     (errors.ProofError, 53, _proof),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
-    (errors.ClusterUnhealthyError, 61, _text("run `ggufcluster up`: it starts the cluster anew")),
+    (errors.ClusterUnhealthyError, 61, _unhealthy),
     (errors.GgufClusterError, 1, _text("")),
 )
 

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from ggufcluster.cli.explain import details, explain, notes
@@ -168,10 +169,10 @@ class _BarSink(_Sink):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            _AmountColumn(),
-            _PaceColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=24)),
+            BarColumn(bar_width=10),
+            _AmountColumn(table_column=Column(no_wrap=True, justify="right")),
+            _PaceColumn(table_column=Column(no_wrap=True)),
             console=console,
             transient=True,
         )

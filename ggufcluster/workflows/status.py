@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.seams import Seams
 
 
+STILL_LOADING = "the head is still loading"
 _HEAD_WORDS = {
     "loading": "is still loading",
     "down": "runs but does not answer",

@@ -8,6 +8,7 @@ import pytest
 
 from ggufcluster import errors
 from ggufcluster.cli.explain import _TABLE, INTERRUPTED, details, exit_codes, explain
+from ggufcluster.workflows.status import STILL_LOADING
 
 CLASSES = {
     kind
@@ -83,3 +84,9 @@ def test_details_are_the_lines_that_came_with_an_error() -> None:
     assert details(errors.HeadStartError("x", log="l", log_tail=tail)) == tail
     assert details(errors.WorkerNotReadyError("w", reason="x", log_tail=tail)) == tail
     assert details(errors.HeadError("x")) == ()
+
+
+def test_a_cluster_that_is_loading_is_waited_for() -> None:
+    """Starting it anew is the wrong advice while an `up` is at work."""
+    assert "wait" in explain(errors.ClusterUnhealthyError((STILL_LOADING,)))[1]
+    assert "anew" in explain(errors.ClusterUnhealthyError(("the head has ended",)))[1]

@@ -226,3 +226,19 @@ def test_an_error_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) 
     assert report["exit_code"] == 13
     assert report["details"] == ["a.cpp:3: error", "x"]
     assert report["next"]
+
+
+def test_bars_fit_eighty_columns() -> None:
+    """Name, bar, amount, rate and time left stand on one line, even if all of them are long."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with module._BarSink(console) as sink:
+        sink.show(Progress("to a-machine-with-a-rather-long-name.example", 0, 1, Unit.BYTES))
+        task = sink._progress.tasks[0]
+        task.completed, task.total = 123 << 20, 456 << 30
+        task.finished_speed = 1.23 * 2**30
+        shown = console.render_lines(sink._progress.get_renderable(), pad=False)
+    assert len(shown) == 1
+    text = "".join(segment.text for segment in shown[0])
+    assert "123 MiB/456 GiB" in text
+    assert text.startswith("to a-machine-with-a-rat")
