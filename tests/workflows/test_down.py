@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ggufcluster.core.record import ClusterRecord, WorkerRecord
-from ggufcluster.errors import ClusterBusyError, HostError, HostUnreachableError
+from ggufcluster.errors import ClusterBusyError, HostError, HostUnreachableError, RecordError
 from ggufcluster.workflows.down import down
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, drain
+from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.store import Store
+from ggufcluster.workflows.workers import owner_of
 from tests.workflows.fakes import Process, World, run_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -129,3 +128,17 @@ def test_another_command_is_not_disturbed(world: World, store: Store) -> None:
     with store.writer(), pytest.raises(ClusterBusyError):
         drain(down(world.seams(), store))
     assert len(world.alive()) == 4
+
+
+def test_a_damaged_record_can_be_forgotten(world: World, store: Store) -> None:
+    """Nobody knows the workers then, but what runs on this machine is ended all the same."""
+    for process in world.head.processes.values():
+        process.owner = owner_of(survey(world.head))
+    path = Path(world.paths.state / "cluster.json")
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(RecordError):
+        drain(down(world.seams(), store))
+    assert len(world.head.alive()) == 2
+    assert drain(down(world.seams(), store, forget=True))
+    assert world.head.alive() == []
+    assert store.load() is None
