@@ -1,0 +1,515 @@
+// MSA, part 1: which blocks a token attends to. See msa-kernels.cuh for the definition.
+//
+// Scores are reduced to one number a block while they are still in registers: a score per key is never stored.
+// Two kernels make block scores, [stream][token*group][block] f32, and one picks the best:
+//
+//   score_many  256 rows (token, group) x a run of key blocks a CTA. Bound by the tensor cores: two products of
+//               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
+//   score_few   one key block a CTA, all rows at once. Bound by the bytes of the index cache: keys go from global
+//               memory straight into registers in an order of dimensions that suits both operands.
+//   choose      a warp (or 256 threads) a row.
+
+#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
+
+#include "msa-tile.cuh"
+
+#include <cmath>
+
+namespace msa {
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens
+
+constexpr int score_threads  = 256;
+constexpr int score_rows     = 256; // a CTA: two warpgroups, two products of 64 rows each
+constexpr int score_stages   = 4;
+constexpr int score_distance = 2;   // blocks loaded ahead; a stage is reused two barriers after its last reader
+
+struct score_shared {
+    char     tile[score_stages][tile_bytes];
+    uint16_t mask[score_stages][8]; // 16 positions a warp
+    int      bound[2][score_threads/warp_size];
+};
+
+struct row_pair {
+    int row[2];      // rows i and i + 8 of the fragment, within the stream
+    int position[2]; // of their tokens, -1 past the end
+};
+
+__device__ static row_pair rows_at(const msa_select_args & args, const int stream, const int row0) {
+    row_pair out;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        out.row[i] = row0 + (threadIdx.x%warp_size)/4 + 8*i;
+        const int token = out.row[i]/args.n_group;
+        out.position[i] = token < args.pos.n_token ? args.pos.query[(int64_t) stream*args.pos.n_token + token] : -1;
+    }
+    return out;
+}
+
+__device__ static void load_query(uint32_t (&a)[8][4], const msa_select_args & args, const int stream, const row_pair & rows) {
+    const int     n_row = args.pos.n_token*args.n_group;
+    const float * base  = args.query + (int64_t) stream*n_row*msa_dim + 2*(threadIdx.x%4);
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = rows.row[i%2];
+            const float * source = base + (int64_t) row*msa_dim + 16*step + 8*(i/2);
+            const float2 pair = row < n_row ? *reinterpret_cast<const float2 *>(source) : make_float2(0.0f, 0.0f);
+            a[step][i] = pack(pair.x, pair.y);
+        }
+    }
+}
+
+__device__ static float2 largest_of_all(const float (&acc)[64]) {
+    float low[2]  = {acc[0], acc[1]};
+    float high[2] = {acc[2], acc[3]};
+#pragma unroll
+    for (int n = 1; n < 16; ++n) {
+        low[0]  = fmaxf(low[0],  acc[4*n + 0]);
+        low[1]  = fmaxf(low[1],  acc[4*n + 1]);
+        high[0] = fmaxf(high[0], acc[4*n + 2]);
+        high[1] = fmaxf(high[1], acc[4*n + 3]);
+    }
+    return make_float2(fmaxf(low[0], low[1]), fmaxf(high[0], high[1]));
+}
+
+__device__ static float2 largest_of_visible(const float (&acc)[64], const block_mask & mask, const int position0, const row_pair & rows) {
+    float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int  key     = 8*n + 2*(threadIdx.x%4) + e;
+            const bool present = (mask.word[n/4] >> (key%32)) & 1;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (present && position0 + key <= rows.position[i]) {
+                    best[i] = fmaxf(best[i], acc[4*n + 2*i + e]);
+                }
+            }
+        }
+    }
+    return make_float2(best[0], best[1]);
+}
+
+// Smallest and largest position of the CTA's tokens.
+__device__ static int2 position_bounds(const msa_select_args & args, const int stream, score_shared & shared) {
+    const int token = (blockIdx.x*score_rows + threadIdx.x)/args.n_group;
+    const int last  = min(token, args.pos.n_token - 1);
+    const int position = args.pos.query[(int64_t) stream*args.pos.n_token + last];
+    const int warp = threadIdx.x/warp_size;
+    int low  = __reduce_min_sync(all_lanes, position);
+    int high = __reduce_max_sync(all_lanes, position);
+    if (threadIdx.x%warp_size == 0) {
+        shared.bound[0][warp] = low;
+        shared.bound[1][warp] = high;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < score_threads/warp_size; ++i) {
+        low  = min(low,  shared.bound[0][i]);
+        high = max(high, shared.bound[1][i]);
+    }
+    return make_int2(low, high);
+}
+
+// Block scores of one product, four blocks at a time so that the four lanes of a row store 16 bytes together.
+struct score_writer {
+    float kept[2];
+
+    __device__ void add(const float (&acc)[64], const block_mask & mask, const int block, const int low_position, const row_pair & rows) {
+        const bool everything = mask.complete() && block*msa_block + msa_block - 1 <= low_position;
+        const float2 best = everything ? largest_of_all(acc) : largest_of_visible(acc, mask, block*msa_block, rows);
+        const float low  = row_max(best.x);
+        const float high = row_max(best.y);
+        if (block%4 == (int) threadIdx.x%4) {
+            kept[0] = low;
+            kept[1] = high;
+        }
+    }
+
+    __device__ void store(float * scores, const int64_t stride, const int block, const row_pair & rows) const {
+        const int mine = block/4*4 + threadIdx.x%4;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (mine <= block && rows.position[i] >= 0) {
+                scores[rows.row[i]*stride + mine] = kept[i];
+            }
+        }
+    }
+};
+
+template <msa_type type>
+__global__ __launch_bounds__(score_threads, 1)
+void score_many(const msa_select_args args, float * scores, const int64_t stride, const int run) {
+    extern __shared__ __align__(1024) char raw[];
+    score_shared & shared = *reinterpret_cast<score_shared *>(raw);
+
+    const int stream = blockIdx.z;
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int2 bounds = position_bounds(args, stream, shared);
+    const int first = blockIdx.y*run;
+    const int last  = min(min(first + run, args.pos.n_block()), bounds.y/msa_block + 1);
+    if (first >= last) {
+        return;
+    }
+    scores += (int64_t) stream*args.pos.n_token*args.n_group*stride;
+
+    const int row0 = blockIdx.x*score_rows + (warp/4)*128 + (warp%4)*16;
+    const row_pair rows0 = rows_at(args, stream, row0);
+    const row_pair rows1 = rows_at(args, stream, row0 + 64);
+    uint32_t query0[8][4], query1[8][4];
+    load_query(query0, args, stream, rows0);
+    load_query(query1, args, stream, rows1);
+
+    const char * keys = args.key.data + stream*args.key.stream_bytes;
+    const auto next_cell = [&](const int block) {
+        return block < last && lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
+    };
+    const auto load = [&](const int block, const int cell) {
+        if (block < last) {
+            const int stage = block%score_stages;
+            fill_rows<type>(shared_address(shared.tile[stage]), 16*warp, keys, args.key.cell_bytes, cell);
+            const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
+            if (lane == 0) {
+                shared.mask[stage][warp] = (uint16_t) present;
+            }
+        }
+        copies_commit();
+    };
+    const auto mask_of = [&](const int block) {
+        return *reinterpret_cast<const block_mask *>(shared.mask[block%score_stages]);
+    };
+
+    load(first,     next_cell(first));
+    load(first + 1, next_cell(first + 1));
+    int cell = next_cell(first + score_distance);
+
+    float acc0[64], acc1[64];
+    score_writer writer0 = {}, writer1 = {};
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+        acc1[i] = 0.0f;
+    }
+    for (int block = first; block < last; ++block) {
+        copies_wait<score_distance - 1>();
+        tiles_written();
+        __syncthreads();
+
+        const uint32_t tile = shared_address(shared.tile[block%score_stages]);
+        product_start<tile_rows::output>(acc0, query0, tile);
+        load(block + score_distance, cell);
+        cell = next_cell(block + score_distance + 1);
+        product_wait<1>(acc1);
+        const int previous = max(block - 1, first);
+        writer1.add(acc1, mask_of(previous), previous, bounds.x, rows1);
+        if (block%4 == 0 && block > first) {
+            writer1.store(scores, stride, previous, rows1);
+        }
+        product_start<tile_rows::output>(acc1, query1, tile);
+        product_wait<1>(acc0);
+        writer0.add(acc0, mask_of(block), block, bounds.x, rows0);
+        if (block%4 == 3 || block + 1 == last) {
+            writer0.store(scores, stride, block, rows0);
+        }
+    }
+    product_wait<0>(acc1);
+    writer1.add(acc1, mask_of(last - 1), last - 1, bounds.x, rows1);
+    writer1.store(scores, stride, last - 1, rows1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// few tokens
+
+constexpr int few_threads = 256;
+constexpr int few_rows    = 64; // most (token, group) rows
+
+// The products sum over dimensions, so any order will do as long as both operands share it: lane 4*i + j takes
+// dimensions 32*p + 8*j ... + 7 of key i, which is one 16-byte load, as two steps of four.
+template <msa_type type, int n_tile>
+__global__ __launch_bounds__(few_threads)
+void score_few(const msa_select_args args, float * scores, const int64_t stride) {
+    constexpr int n_column = 8*n_tile;
+    __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
+    __shared__ int   position[n_column];
+    __shared__ float best[few_threads/warp_size][n_column];
+
+    const int block  = blockIdx.x;
+    const int stream = blockIdx.y;
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int n_row  = args.pos.n_token*args.n_group;
+
+    const char * keys = args.key.data + stream*args.key.stream_bytes;
+    half8 key[2][4];
+    int   key_position[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        key_position[i] = block*msa_block + 16*warp + 8*i + lane/4;
+        const int cell = cell_of(args.pos, stream, key_position[i]);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            key[i][p] = cell < 0 ? zero8() : row_format<type>::load(keys + cell*args.key.cell_bytes, 4*p + lane%4);
+        }
+        key_position[i] = cell < 0 ? INT_MAX : key_position[i];
+    }
+
+    for (int i = threadIdx.x; i < n_column*msa_dim/2; i += few_threads) {
+        const int row = i/(msa_dim/2);
+        const int d   = i%(msa_dim/2)*2;
+        const float2 pair = row < n_row
+            ? *reinterpret_cast<const float2 *>(args.query + ((int64_t) stream*n_row + row)*msa_dim + d) : make_float2(0.0f, 0.0f);
+        *reinterpret_cast<half2 *>(&query[row][d]) = __floats2half2_rn(pair.x, pair.y);
+    }
+    if (threadIdx.x < n_row) {
+        position[threadIdx.x] = args.pos.query[(int64_t) stream*args.pos.n_token + threadIdx.x/args.n_group];
+    }
+    __syncthreads();
+
+    float acc[n_tile][4] = {};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        const uint32_t * low  = reinterpret_cast<const uint32_t *>(&key[0][p]);
+        const uint32_t * high = reinterpret_cast<const uint32_t *>(&key[1][p]);
+        const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
+#pragma unroll
+        for (int n = 0; n < n_tile; ++n) {
+            const uint4 b = *reinterpret_cast<const uint4 *>(&query[8*n + lane/4][32*p + 8*(lane%4)]);
+            mma_m16n8k16(acc[n], a[0], b.x, b.y);
+            mma_m16n8k16(acc[n], a[1], b.z, b.w);
+        }
+    }
+
+#pragma unroll
+    for (int n = 0; n < n_tile; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int column = 8*n + 2*(lane%4) + e;
+            const int until  = column < n_row ? position[column] : -1;
+            float top = fmaxf(key_position[0] <= until ? acc[n][e] : -INFINITY, key_position[1] <= until ? acc[n][2 + e] : -INFINITY);
+#pragma unroll
+            for (int other = 4; other < warp_size; other *= 2) {
+                top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
+            }
+            if (lane < 4) {
+                best[warp][column] = top;
+            }
+        }
+    }
+    __syncthreads();
+
+    if (threadIdx.x < n_row) {
+        float top = best[0][threadIdx.x];
+#pragma unroll
+        for (int i = 1; i < few_threads/warp_size; ++i) {
+            top = fmaxf(top, best[i][threadIdx.x]);
+        }
+        scores[((int64_t) stream*n_row + threadIdx.x)*stride + block] = top;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// the best blocks of a row
+
+constexpr int choose_cta = 256;
+
+// Scores in the order of unsigned integers, forced blocks above all, invisible ones 0; then lower blocks first.
+// All ranks differ, so the choice is exact.
+__device__ static uint64_t rank_of(const float score, const int block, const bool forced) {
+    if (score == -INFINITY) {
+        return 0;
+    }
+    const uint32_t bits = __float_as_uint(score);
+    const uint32_t high = forced ? 0xffffffffu : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+    return ((uint64_t) high << 32) | (0xffffffffu - (uint32_t) block);
+}
+
+template <int n_thread> __device__ static void sync_row() {
+    if constexpr (n_thread == warp_size) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
+}
+
+// Each thread's best rank gives a lower bound: at most msa_top threads hold anything at or above the msa_top-th
+// best of them. What is left after that is few, and is counted out.
+template <int n_thread>
+__global__ __launch_bounds__(choose_cta)
+void choose(const msa_select_args args, const float * scores, const int64_t stride, const int capacity) {
+    constexpr int rows_a_cta = choose_cta/n_thread;
+    extern __shared__ uint64_t candidates_of_all[];
+    __shared__ uint64_t best[rows_a_cta][n_thread];
+    __shared__ uint64_t threshold[rows_a_cta];
+    __shared__ int      count[rows_a_cta];
+    __shared__ int      chosen[rows_a_cta][msa_top];
+
+    const int team   = threadIdx.x/n_thread;
+    const int thread = threadIdx.x%n_thread;
+    const int row    = blockIdx.x*rows_a_cta + team;
+    if (row >= args.pos.n_stream*args.pos.n_token*args.n_group) {
+        return; // a whole team
+    }
+    uint64_t * candidates = candidates_of_all + (int64_t) team*capacity;
+    const int own  = args.pos.query[row/args.n_group]/msa_block;
+    const int n    = min(own + 1, args.pos.n_block());
+    const float * score = scores + row*stride;
+    const auto rank = [&](const int block) {
+        return rank_of(score[block], block, block < args.n_init || block > own - args.n_local);
+    };
+
+    uint64_t mine = 0;
+    for (int block = thread; block < n; block += n_thread) {
+        mine = max(mine, rank(block));
+    }
+    best[team][thread] = mine;
+    if (thread == 0) {
+        threshold[team] = 1; // with fewer than n_top threads holding anything, all that is visible qualifies
+        count[team] = 0;
+    }
+    sync_row<n_thread>();
+    int better = 0;
+    for (int i = 0; i < n_thread; ++i) {
+        better += best[team][i] > mine;
+    }
+    if (better == args.n_top - 1 && mine > 0) {
+        threshold[team] = mine;
+    }
+    sync_row<n_thread>();
+    const uint64_t bound = threshold[team];
+    for (int block = thread; block < n; block += n_thread) {
+        const uint64_t candidate = rank(block);
+        if (candidate >= bound) {
+            candidates[atomicAdd(&count[team], 1)] = candidate;
+        }
+    }
+    sync_row<n_thread>();
+    const int n_candidate = count[team];
+    const int n_chosen    = min(n_candidate, args.n_top);
+    for (int i = thread; i < n_candidate; i += n_thread) {
+        const uint64_t candidate = candidates[i];
+        int above = 0;
+        for (int k = 0; k < n_candidate; ++k) {
+            above += candidates[k] > candidate;
+        }
+        if (above < args.n_top) {
+            chosen[team][above] = (int) (0xffffffffu - (uint32_t) candidate);
+        }
+    }
+    sync_row<n_thread>();
+    if (thread < args.n_top) {
+        const int block = thread < n_chosen ? chosen[team][thread] : -1;
+        int place = thread;
+        if (block >= 0) {
+            place = 0;
+            for (int k = 0; k < n_chosen; ++k) {
+                place += chosen[team][k] < block;
+            }
+        }
+        args.ids[(int64_t) row*args.n_top + place] = block;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// launchers
+
+static int64_t score_stride(const msa_select_args & args) {
+    return (args.pos.n_block() + 3)/4*4;
+}
+
+template <msa_type type>
+static cudaError_t launch_score_many(const msa_select_args & args, float * scores, cudaStream_t stream) {
+    int device = 0, n_sm = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
+    const int n_tile = (args.pos.n_token*args.n_group + score_rows - 1)/score_rows;
+    // Runs of blocks long enough to pay for loading the queries, short enough to fill the device a few times.
+    const int wanted = (4*n_sm + n_tile*args.pos.n_stream - 1)/(n_tile*args.pos.n_stream);
+    const int even   = (args.pos.n_block() + wanted - 1)/wanted;
+    const int run    = (even < 8 ? 8 : even + 3)/4*4;
+    const dim3 grid(n_tile, (args.pos.n_block() + run - 1)/run, args.pos.n_stream);
+    const cudaError_t status = cudaFuncSetAttribute(score_many<type>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(score_shared));
+    if (status != cudaSuccess) {
+        return status;
+    }
+    score_many<type><<<grid, score_threads, sizeof(score_shared), stream>>>(args, scores, score_stride(args), run);
+    return cudaGetLastError();
+}
+
+template <msa_type type>
+static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
+    const dim3 grid(args.pos.n_block(), args.pos.n_stream);
+    const int  n_row = args.pos.n_token*args.n_group;
+    const int64_t stride = score_stride(args);
+    if (n_row <= 8) {
+        score_few<type, 1><<<grid, few_threads, 0, stream>>>(args, scores, stride);
+    } else if (n_row <= 16) {
+        score_few<type, 2><<<grid, few_threads, 0, stream>>>(args, scores, stride);
+    } else if (n_row <= 32) {
+        score_few<type, 4><<<grid, few_threads, 0, stream>>>(args, scores, stride);
+    } else {
+        score_few<type, 8><<<grid, few_threads, 0, stream>>>(args, scores, stride);
+    }
+    return cudaGetLastError();
+}
+
+static cudaError_t launch_choose(const msa_select_args & args, const float * scores, cudaStream_t stream) {
+    const int n_row   = args.pos.n_stream*args.pos.n_token*args.n_group;
+    const int n_block = args.pos.n_block();
+    const int64_t stride = score_stride(args);
+    if (n_row >= 1024 && n_block <= 2048) {
+        const int capacity = msa_top*((n_block + warp_size - 1)/warp_size);
+        const int rows_a_cta = choose_cta/warp_size;
+        const size_t bytes = (size_t) rows_a_cta*capacity*sizeof(uint64_t);
+        const cudaError_t status = cudaFuncSetAttribute(choose<warp_size>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
+        if (status != cudaSuccess) {
+            return status;
+        }
+        choose<warp_size><<<(n_row + rows_a_cta - 1)/rows_a_cta, choose_cta, bytes, stream>>>(args, scores, stride, capacity);
+    } else {
+        const int capacity = msa_top*((n_block + choose_cta - 1)/choose_cta);
+        choose<choose_cta><<<n_row, choose_cta, capacity*sizeof(uint64_t), stream>>>(args, scores, stride, capacity);
+    }
+    return cudaGetLastError();
+}
+
+template <msa_type type>
+static cudaError_t launch_select(const msa_select_args & args, float * scores, cudaStream_t stream) {
+    const cudaError_t status = msa_select_launch(args) == msa_launch::few_tokens
+        ? launch_score_few <type>(args, scores, stream)
+        : launch_score_many<type>(args, scores, stream);
+    return status == cudaSuccess ? launch_choose(args, scores, stream) : status;
+}
+
+} // namespace msa
+
+// ---------------------------------------------------------------------------------------------------------------
+// entry
+
+msa_launch msa_select_launch(const msa_select_args & args) {
+    const bool shape = args.n_top >= 1 && args.n_top <= msa_top && args.n_group >= 1 && args.n_group <= msa::few_rows
+        && args.pos.n_token >= 1 && args.pos.n_stream >= 1 && args.pos.n_block() <= 65536;
+    if (!shape || args.key.type == msa_type::q4_0) { // four bits lose the order of index scores
+        return msa_launch::none;
+    }
+    return args.pos.n_token*args.n_group <= msa::few_rows ? msa_launch::few_tokens : msa_launch::many_tokens;
+}
+
+size_t msa_select_scratch_bytes(const msa_select_args & args) {
+    return (size_t) args.pos.n_stream*args.pos.n_token*args.n_group*msa::score_stride(args)*sizeof(float);
+}
+
+cudaError_t msa_select(const msa_select_args & args, void * scratch, cudaStream_t stream) {
+    float * scores = static_cast<float *>(scratch);
+    switch (args.key.type) {
+        case msa_type::f16:  return msa::launch_select<msa_type::f16> (args, scores, stream);
+        case msa_type::bf16: return msa::launch_select<msa_type::bf16>(args, scores, stream);
+        case msa_type::q8_0: return msa::launch_select<msa_type::q8_0>(args, scores, stream);
+        default:             return cudaErrorNotSupported;
+    }
+}
+
+#endif
