@@ -4,6 +4,7 @@
 //        -o msa_harness msa_harness.cu OVERLAY/ggml/src/ggml-cuda/msa-select.cu OVERLAY/ggml/src/ggml-cuda/msa-attend.cu
 //   msa_harness check [small]       every shape and type against ggml-cpu/msa-reference.h; exit code 1 on a failure
 //   msa_harness time [MAX_CONTEXT]  microseconds a layer, one JSON object a line
+//   msa_harness once [MAX_CONTEXT]  the same shapes, once each, for a profiler
 //
 // Times are medians over CUDA graph launches. A prefill is one call a graph, with L2 overwritten before each; a step is
 // one of 64 calls in a graph over different parts of a cache of 2^20 cells, so that what it reads is cold.
@@ -317,7 +318,8 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
     require(cudaDeviceSynchronize(), "run");
 
     const verdict v = compare(p, index_type, type, ids.host(n_query*what.n_top), out.host(n_query*msa_rows*msa_dim));
-    const bool good = v.wrong_rows == 0 && v.error < 2e-3;
+    // Both sides of the quantised types round to f16 here: queries (2^-12 relative), rows, and probabilities.
+    const bool good = v.wrong_rows == 0 && v.error < (type == msa_type::f16 ? 2e-3 : 4e-3);
     printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d index=%-4s kv=%-4s wrong=%d near_ties=%d error=%.2e\n", good ? "ok  " : "FAIL",
         what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init,
         name_of(index_type), name_of(type), v.wrong_rows, v.near_ties, v.error);
@@ -437,7 +439,7 @@ static double median_us(cudaStream_t stream, const int n_sample, const std::func
 
 constexpr int n_pool = 1 << 20;
 
-static void time_type(const msa_type index_type, const msa_type type, const int max_context) {
+static void time_type(const msa_type index_type, const msa_type type, const int max_context, const bool once) {
     const int64_t index_row = row_bytes(index_type), row = row_bytes(type);
     const device_array<char> index_key(index_row*n_pool), key(row*n_group*n_pool), value(row*n_group*n_pool);
     fill_cache<<<4096, 256>>>(index_key.data, (size_t) n_pool*4, (int) index_type, 1);
@@ -489,6 +491,12 @@ static void time_type(const msa_type index_type, const msa_type type, const int 
                 };
                 const size_t scratch_bytes = std::max(msa_select_scratch_bytes(select_at(0)), msa_attend_scratch_bytes(attend_at(0)));
                 const device_array<char> scratch(scratch_bytes);
+                if (once) {
+                    require(msa_select(select_at(0), scratch.data, stream), "select");
+                    require(msa_attend(attend_at(0), scratch.data, stream), "attend");
+                    require(cudaStreamSynchronize(stream), "run");
+                    continue;
+                }
                 const auto run = [&](const bool selects, const bool attends) {
                     return median_us(stream, n_token == 2048 ? 15 : 11,
                         [&] { if (n_call == 1) { cudaMemsetAsync(flush.data, 1, 256 << 20, stream); } },
@@ -517,13 +525,14 @@ int main(const int argc, char ** argv) {
     if (mode == "check") {
         return check(argc > 2);
     }
-    if (mode == "time") {
-        const int max_context = argc > 2 ? atoi(argv[2]) : 262144;
-        time_type(msa_type::f16,  msa_type::f16,  max_context);
-        time_type(msa_type::q8_0, msa_type::q8_0, max_context);
-        time_type(msa_type::f16,  msa_type::q4_0, max_context);
+    if (mode == "time" || mode == "once") {
+        const int  max_context = argc > 2 ? atoi(argv[2]) : 262144;
+        const bool once = mode == "once";
+        time_type(msa_type::f16,  msa_type::f16,  max_context, once);
+        time_type(msa_type::q8_0, msa_type::q8_0, max_context, once);
+        time_type(msa_type::f16,  msa_type::q4_0, max_context, once);
         return 0;
     }
-    fprintf(stderr, "usage: msa_harness check [small] | time [MAX_CONTEXT]\n");
+    fprintf(stderr, "usage: msa_harness check [small] | time|once [MAX_CONTEXT]\n");
     return 2;
 }

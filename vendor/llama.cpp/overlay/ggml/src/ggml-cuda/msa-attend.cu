@@ -8,7 +8,7 @@
 //                tokens reads every selected block about T/chunk_pairs times at most instead of once a token. Bound
 //                by the tensor cores and the partial outputs, 4 KiB a pair.
 //
-// Queries (f16, scaled by scale*log2(e)) and partial outputs are stored in fragment order (msa-tile.cuh), 16 bytes
+// Queries (f16) and partial outputs are stored in fragment order (msa-tile.cuh), 16 bytes
 // a lane, so that both move between global memory and the operand registers without shared memory.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
@@ -84,8 +84,9 @@ static attend_plan plan_at(const msa_attend_args & args, char * base) {
 // combine
 
 // Weighs the parts of one (token, group) by their softmax sums. A warp takes n_piece of the eight 512-byte pieces.
-template <int n_piece>
+template <int max_part, int n_piece>
 __global__ void combine(const msa_attend_args args, const attend_plan plan, const int parts) {
+    after_previous_kernel();
     const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
     const int lane  = threadIdx.x%warp_size;
     const int query = warp/(8/n_piece);
@@ -94,39 +95,45 @@ __global__ void combine(const msa_attend_args args, const attend_plan plan, cons
         return;
     }
     const int n_part = args.n_top*parts;
-    const int32_t * ids = args.ids + (int64_t) query*args.n_top;
+    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
+    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0))*parts; // ids end in -1
     const float * log_sum = plan.log_sum + (int64_t) query*n_part*msa_rows + lane/4;
     const half8 * partial = reinterpret_cast<const half8 *>(plan.partial + (int64_t) query*n_part*fragment_halves) + piece*warp_size + lane;
 
-    float top[2] = {-INFINITY, -INFINITY};
-    for (int part = 0; part < n_part; ++part) {
-        if (ids[part/parts] >= 0) {
-            top[0] = fmaxf(top[0], log_sum[part*msa_rows]);
-            top[1] = fmaxf(top[1], log_sum[part*msa_rows + 8]);
+    float weight[max_part][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+#pragma unroll
+    for (int part = 0; part < max_part; ++part) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            weight[part][i] = part < n_used ? log_sum[part*msa_rows + 8*i] : -INFINITY;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int part = 0; part < max_part; ++part) {
+            top[i] = fmaxf(top[i], weight[part][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int part = 0; part < max_part; ++part) {
+            weight[part][i] = exp2_fast(weight[part][i] - base);
+            sum[i] += weight[part][i];
         }
     }
     float acc[n_piece][8] = {};
-    float sum[2] = {};
-#pragma unroll 4
-    for (int part = 0; part < n_part; ++part) {
-        if (ids[part/parts] < 0) {
-            continue;
-        }
-        float weight[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            weight[i] = top[i] == -INFINITY ? 0.0f : exp2_fast(log_sum[part*msa_rows + 8*i] - top[i]);
-            sum[i] += weight[i];
-        }
+    for (int part = 0; part < max_part; ++part) {
 #pragma unroll
         for (int c = 0; c < n_piece; ++c) {
-            const uint4 raw = __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size));
+            const uint4 raw = part < n_used
+                ? __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size)) : make_uint4(0, 0, 0, 0);
             const half8 value = *reinterpret_cast<const half8 *>(&raw);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 const float2 pair = __half22float2(value.pair[k]);
-                acc[c][2*k]     += weight[k%2]*pair.x;
-                acc[c][2*k + 1] += weight[k%2]*pair.y;
+                acc[c][2*k]     += weight[part][k%2]*pair.x;
+                acc[c][2*k + 1] += weight[part][k%2]*pair.y;
             }
         }
     }
@@ -152,6 +159,7 @@ __device__ static int bucket_of(const msa_attend_args & args, const int query, c
 
 // A warp a (token, group): its queries to f16 in fragment order, its pairs into the histogram.
 __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
+    after_previous_kernel();
     const int query = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
     const int lane  = threadIdx.x%warp_size;
     if (query >= n_query(args)) {
@@ -162,7 +170,6 @@ __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
         const int block = args.ids[pair];
         plan.rank[pair] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, query, block), 1);
     }
-    const float   scale  = args.scale*log2_e;
     const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
     uint4 * to = reinterpret_cast<uint4 *>(plan.query + (int64_t) query*fragment_halves) + lane;
 #pragma unroll
@@ -171,7 +178,7 @@ __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 pair = *reinterpret_cast<const float2 *>(source + 8*(i%2)*msa_dim + 16*step + 8*(i/2));
-            a[i] = pack(pair.x*scale, pair.y*scale);
+            a[i] = pack(pair.x, pair.y);
         }
         to[step*warp_size] = make_uint4(a[0], a[1], a[2], a[3]);
     }
@@ -197,6 +204,7 @@ __device__ static int2 scan_warp(int2 value) { // inclusive
 // One CTA: where every block's pairs begin, and the chunks they are cut into.
 __global__ __launch_bounds__(scan_threads)
 void scan(const msa_attend_args args, const attend_plan plan) {
+    after_previous_kernel();
     __shared__ int2 total[warp_size];
     const int warp = threadIdx.x/warp_size;
     const int lane = threadIdx.x%warp_size;
@@ -230,6 +238,7 @@ void scan(const msa_attend_args args, const attend_plan plan) {
 }
 
 __global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
+    after_previous_kernel();
     const int pair = blockIdx.x*blockDim.x + threadIdx.x;
     if (pair < n_query(args)*args.n_top && plan.rank[pair] >= 0) {
         plan.list[plan.first[bucket_of(args, pair/args.n_top, args.ids[pair])] + plan.rank[pair]] = pair;
@@ -239,14 +248,19 @@ __global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
 // ---------------------------------------------------------------------------------------------------------------
 // many tokens: attention
 
+// A multiprocessor: two hide each other's loads and softmax where shared memory and registers allow.
+constexpr int many_ctas(const bool hopper) {
+    return hopper ? 2 : 1;
+}
+
 struct many_shared {
     char     key  [tile_bytes];
     char     value[tile_bytes];
     uint16_t mask[8];
 };
 
-// acc: scores of 16 rows x 128 keys -> probabilities in a, their row sums and maxima.
-__device__ static void softmax_rows(float (&acc)[64], uint32_t (&a)[8][4], float (&top)[2], float (&sum)[2]) {
+// acc: products of 16 rows x 128 keys -> probabilities in a, their row sums, and maxima in units of the exponent of 2.
+__device__ static void softmax_rows(const float (&acc)[64], const float scale, uint32_t (&a)[8][4], float (&top)[2], float (&sum)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float best[2] = {-INFINITY, -INFINITY};
@@ -255,13 +269,13 @@ __device__ static void softmax_rows(float (&acc)[64], uint32_t (&a)[8][4], float
             best[0] = fmaxf(best[0], acc[4*n + 2*i]);
             best[1] = fmaxf(best[1], acc[4*n + 2*i + 1]);
         }
-        top[i] = row_max(fmaxf(best[0], best[1]));
+        top[i] = scale*row_max(fmaxf(best[0], best[1]));
         const float base = top[i] == -INFINITY ? 0.0f : top[i];
         float part[2] = {};
 #pragma unroll
         for (int n = 0; n < 16; ++n) {
-            const float low  = exp2_fast(acc[4*n + 2*i]     - base);
-            const float high = exp2_fast(acc[4*n + 2*i + 1] - base);
+            const float low  = exp2_fast(scale*acc[4*n + 2*i]     - base);
+            const float high = exp2_fast(scale*acc[4*n + 2*i + 1] - base);
             part[0] += low;
             part[1] += high;
             a[n/2][2*(n%2) + i] = pack(low, high);
@@ -305,8 +319,9 @@ __device__ static void store_part(const attend_plan & plan, const int64_t part, 
 }
 
 template <msa_type type>
-__global__ __launch_bounds__(many_threads, 2)
+__global__ __launch_bounds__(many_threads, many_ctas(msa_hopper))
 void attend_many(const msa_attend_args args, const attend_plan plan) {
+    after_previous_kernel();
     extern __shared__ __align__(1024) char raw[];
     many_shared & shared = *reinterpret_cast<many_shared *>(raw);
     const int warp = threadIdx.x/warp_size;
@@ -343,13 +358,13 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
             const uint4 * from = reinterpret_cast<const uint4 *>(plan.query + (int64_t) query*fragment_halves) + lane;
 #pragma unroll
             for (int step = 0; step < 8; ++step) {
-                const uint4 piece = __ldg(from + step*warp_size);
+                const uint4 piece = from[step*warp_size];
                 a[step][0] = piece.x;
                 a[step][1] = piece.y;
                 a[step][2] = piece.z;
                 a[step][3] = piece.w;
             }
-            const int last_key = __ldg(args.pos.query + query/args.n_group) - block*msa_block;
+            const int last_key = args.pos.query[query/args.n_group] - block*msa_block;
 
             float acc[64], top[2], sum[2];
             product_start<tile_rows::output>(acc, a, key_tile);
@@ -357,7 +372,7 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
             if (!mask.complete() || last_key < msa_block - 1) {
                 hide_keys(acc, mask, last_key);
             }
-            softmax_rows(acc, a, top, sum);
+            softmax_rows(acc, args.scale*log2_e, a, top, sum);
             product_start<tile_rows::summed>(acc, a, value_tile);
             product_wait<0>(acc);
             if (pair >= 0) {
@@ -376,6 +391,7 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
 template <msa_type type, int n_warp>
 __global__ __launch_bounds__(n_warp*warp_size, 16/n_warp) // room for all loads of a thread at once
 void attend_few(const msa_attend_args args, const attend_plan plan) {
+    after_previous_kernel();
     extern __shared__ __align__(1024) char raw[];          // 8 KiB a warp: 16 value rows, then the warp's output
     __shared__ float top_of[n_warp][msa_rows];
     __shared__ float sum_of[n_warp][msa_rows];
@@ -422,10 +438,9 @@ void attend_few(const msa_attend_args args, const attend_plan plan) {
             key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
         }
     }
-    const int position = __ldg(args.pos.query + token);
+    const int position = args.pos.query[token];
     const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && key0 + lane <= position);
 
-    const float   scale  = args.scale*log2_e;
     const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 8*(lane%4);
     float score[8] = {};
 #pragma unroll
@@ -436,10 +451,10 @@ void attend_few(const msa_attend_args args, const attend_plan plan) {
             const float * row = source + 8*i*msa_dim + 32*p;
             const float4 low  = *reinterpret_cast<const float4 *>(row);
             const float4 high = *reinterpret_cast<const float4 *>(row + 4);
-            a[0][i]     = pack(low.x*scale,  low.y*scale);
-            a[0][i + 2] = pack(low.z*scale,  low.w*scale);
-            a[1][i]     = pack(high.x*scale, high.y*scale);
-            a[1][i + 2] = pack(high.z*scale, high.w*scale);
+            a[0][i]     = pack(low.x, low.y);
+            a[0][i + 2] = pack(low.z, low.w);
+            a[1][i]     = pack(high.x, high.y);
+            a[1][i + 2] = pack(high.z, high.w);
         }
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
@@ -474,13 +489,14 @@ void attend_few(const msa_attend_args args, const attend_plan plan) {
                 best = fmaxf(best, x);
             }
         }
-        top[i] = row_max(best);
+        const float scale = args.scale*log2_e;
+        top[i] = scale*row_max(best);
         const float base = top[i] == -INFINITY ? 0.0f : top[i];
         float part_sum = 0.0f;
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-            const float low  = exp2_fast(score[4*n + 2*i]     - base);
-            const float high = exp2_fast(score[4*n + 2*i + 1] - base);
+            const float low  = exp2_fast(scale*score[4*n + 2*i]     - base);
+            const float high = exp2_fast(scale*score[4*n + 2*i + 1] - base);
             part_sum += low + high;
             weight[2*n + i] = pack(low, high);
         }
@@ -554,51 +570,39 @@ void attend_few(const msa_attend_args args, const attend_plan plan) {
 // ---------------------------------------------------------------------------------------------------------------
 // launchers
 
-template <msa_type type, int n_warp>
-static cudaError_t launch_few_parts(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
-    const int bytes = n_warp*fragment_halves*(int) sizeof(float);
-    const cudaError_t status = cudaFuncSetAttribute(attend_few<type, n_warp>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) {
-        return status;
-    }
-    const dim3 grid(args.n_top*8/n_warp, args.n_group, args.pos.n_stream*args.pos.n_token);
-    attend_few<type, n_warp><<<grid, n_warp*warp_size, bytes, stream>>>(args, plan);
-    return cudaGetLastError();
+// Runs the launches in turn until one fails.
+template <typename... steps>
+static cudaError_t in_turn(const steps &... step) {
+    cudaError_t status = cudaSuccess;
+    ((status = status == cudaSuccess ? step() : status), ...);
+    return status;
 }
 
 template <msa_type type>
 static cudaError_t launch_few(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
-    const int parts = parts_a_block(args);
-    const cudaError_t status = parts == 2
-        ? launch_few_parts<type, 4>(args, plan, stream)
-        : launch_few_parts<type, 8>(args, plan, stream);
-    if (status != cudaSuccess) {
-        return status;
-    }
-    combine<1><<<(n_query(args)*8 + 3)/4, 4*warp_size, 0, stream>>>(args, plan, parts);
-    return cudaGetLastError();
+    const int  parts  = parts_a_block(args);
+    const int  n_warp = 8/parts;
+    const auto kernel = parts == 2 ? attend_few<type, 4> : attend_few<type, 8>;
+    const dim3 grid(args.n_top*parts, args.n_group, args.pos.n_stream*args.pos.n_token);
+    const auto weigh = parts == 2 ? combine<2*msa_top, 1> : combine<msa_top, 1>;
+    return in_turn(
+        [&] { return launch(kernel, grid, n_warp*warp_size, n_warp*fragment_halves*sizeof(float), stream, args, plan); },
+        [&] { return launch(weigh, dim3(n_query(args)*2), 4*warp_size, 0, stream, args, plan, parts); });
 }
 
 template <msa_type type>
 static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
-    int device = 0, n_sm = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
-    cudaError_t status = cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream);
-    if (status != cudaSuccess) {
-        return status;
-    }
-    const int n_pair = n_query(args)*args.n_top;
-    prepare<<<(n_query(args) + 7)/8, 8*warp_size, 0, stream>>>(args, plan);
-    scan<<<1, scan_threads, 0, stream>>>(args, plan);
-    sort_pairs<<<(n_pair + 255)/256, 256, 0, stream>>>(args, plan);
-    status = cudaFuncSetAttribute(attend_many<type>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(many_shared));
-    if (status != cudaSuccess) {
-        return status;
-    }
-    attend_many<type><<<2*n_sm, many_threads, sizeof(many_shared), stream>>>(args, plan);
-    combine<8><<<(n_query(args) + 7)/8, 8*warp_size, 0, stream>>>(args, plan, 1);
-    return cudaGetLastError();
+    const device_facts device = current_device();
+    const int n_pair  = n_query(args)*args.n_top;
+    const int n_cta   = device.n_sm*many_ctas(device.hopper);
+    const dim3 by_warp((n_query(args) + 7)/8);
+    return in_turn(
+        [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
+        [&] { return launch(prepare, by_warp, 8*warp_size, 0, stream, args, plan); },
+        [&] { return launch(scan, dim3(1), scan_threads, 0, stream, args, plan); },
+        [&] { return launch(sort_pairs, dim3((n_pair + 255)/256), 256, 0, stream, args, plan); },
+        [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); },
+        [&] { return launch(combine<msa_top, 8>, by_warp, 8*warp_size, 0, stream, args, plan, 1); });
 }
 
 template <msa_type type>

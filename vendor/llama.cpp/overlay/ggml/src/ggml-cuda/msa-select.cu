@@ -7,7 +7,7 @@
 //               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
 //   score_few   one key block a CTA, all rows at once. Bound by the bytes of the index cache: keys go from global
 //               memory straight into registers in an order of dimensions that suits both operands.
-//   choose      a warp (or 256 threads) a row.
+//   choose      a warp (or 128 threads) a row.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
@@ -22,12 +22,17 @@ namespace msa {
 
 constexpr int score_threads  = 256;
 constexpr int score_rows     = 256; // a CTA: two warpgroups, two products of 64 rows each
-constexpr int score_stages   = 4;
-constexpr int score_distance = 2;   // blocks loaded ahead; a stage is reused two barriers after its last reader
+constexpr int score_distance = 2;   // blocks loaded ahead
 
+// wgmma may still read a tile one block later, so Hopper takes a stage more than the others have room for.
+constexpr int score_stages(const bool hopper) {
+    return hopper ? 4 : 3;
+}
+
+template <int n_stage>
 struct score_shared {
-    char     tile[score_stages][tile_bytes];
-    uint16_t mask[score_stages][8]; // 16 positions a warp
+    char     tile[n_stage][tile_bytes];
+    uint16_t mask[n_stage][8]; // 16 positions a warp
     int      bound[2][score_threads/warp_size];
 };
 
@@ -95,7 +100,7 @@ __device__ static float2 largest_of_visible(const float (&acc)[64], const block_
 }
 
 // Smallest and largest position of the CTA's tokens.
-__device__ static int2 position_bounds(const msa_select_args & args, const int stream, score_shared & shared) {
+__device__ static int2 position_bounds(const msa_select_args & args, const int stream, int (&bound)[2][score_threads/warp_size]) {
     const int token = (blockIdx.x*score_rows + threadIdx.x)/args.n_group;
     const int last  = min(token, args.pos.n_token - 1);
     const int position = args.pos.query[(int64_t) stream*args.pos.n_token + last];
@@ -103,14 +108,14 @@ __device__ static int2 position_bounds(const msa_select_args & args, const int s
     int low  = __reduce_min_sync(all_lanes, position);
     int high = __reduce_max_sync(all_lanes, position);
     if (threadIdx.x%warp_size == 0) {
-        shared.bound[0][warp] = low;
-        shared.bound[1][warp] = high;
+        bound[0][warp] = low;
+        bound[1][warp] = high;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < score_threads/warp_size; ++i) {
-        low  = min(low,  shared.bound[0][i]);
-        high = max(high, shared.bound[1][i]);
+        low  = min(low,  bound[0][i]);
+        high = max(high, bound[1][i]);
     }
     return make_int2(low, high);
 }
@@ -130,27 +135,46 @@ struct score_writer {
         }
     }
 
-    __device__ void store(float * scores, const int64_t stride, const int block, const row_pair & rows) const {
-        const int mine = block/4*4 + threadIdx.x%4;
+    __device__ void store(float * scores, const int64_t stride, const int turn, const int last, const row_pair & rows) const {
+        const int mine = turn + threadIdx.x%4;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            if (mine <= block && rows.position[i] >= 0) {
+            if (mine < last && rows.position[i] >= 0) {
                 scores[rows.row[i]*stride + mine] = kept[i];
             }
         }
     }
 };
 
+// Index keys of another type go through f16 once: a key block is used by every CTA of a column, and taking it apart
+// each time cost 2.5 times as much as the products. [stream][position], so the map is not needed any more.
+constexpr int expand_threads = 256;
+
 template <msa_type type>
+__global__ void expand(const msa_select_args args, half8 * out) {
+    after_previous_kernel();
+    const int position = (blockIdx.x*expand_threads + threadIdx.x)/16;
+    const int chunk    = threadIdx.x%16;
+    if (position < args.pos.n_pos) {
+        const int cell = cell_of(args.pos, blockIdx.y, position);
+        const char * keys = args.key.data + blockIdx.y*args.key.stream_bytes;
+        out[((int64_t) blockIdx.y*args.pos.n_pos + position)*16 + chunk] =
+            cell < 0 ? zero8() : row_format<type>::load(keys + cell*args.key.cell_bytes, chunk);
+    }
+}
+
+// expanded: rows of f16 by position; otherwise the f16 cache itself, by cell.
 __global__ __launch_bounds__(score_threads, 1)
-void score_many(const msa_select_args args, float * scores, const int64_t stride, const int run) {
+void score_many(const msa_select_args args, const half8 * expanded, float * scores, const int64_t stride, const int run) {
+    after_previous_kernel();
     extern __shared__ __align__(1024) char raw[];
-    score_shared & shared = *reinterpret_cast<score_shared *>(raw);
+    constexpr int n_stage = score_stages(msa_hopper);
+    score_shared<n_stage> & shared = *reinterpret_cast<score_shared<n_stage> *>(raw);
 
     const int stream = blockIdx.z;
     const int warp   = threadIdx.x/warp_size;
     const int lane   = threadIdx.x%warp_size;
-    const int2 bounds = position_bounds(args, stream, shared);
+    const int2 bounds = position_bounds(args, stream, shared.bound);
     const int first = blockIdx.y*run;
     const int last  = min(min(first + run, args.pos.n_block()), bounds.y/msa_block + 1);
     if (first >= last) {
@@ -165,14 +189,18 @@ void score_many(const msa_select_args args, float * scores, const int64_t stride
     load_query(query0, args, stream, rows0);
     load_query(query1, args, stream, rows1);
 
-    const char * keys = args.key.data + stream*args.key.stream_bytes;
+    const char * keys = expanded
+        ? reinterpret_cast<const char *>(expanded + (int64_t) stream*args.pos.n_pos*16)
+        : args.key.data + stream*args.key.stream_bytes;
+    const int64_t row_bytes = expanded ? msa_dim*sizeof(half) : args.key.cell_bytes;
     const auto next_cell = [&](const int block) {
         return block < last && lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
     };
     const auto load = [&](const int block, const int cell) {
         if (block < last) {
-            const int stage = block%score_stages;
-            fill_rows<type>(shared_address(shared.tile[stage]), 16*warp, keys, args.key.cell_bytes, cell);
+            const int stage = block%n_stage;
+            const int row = expanded && cell >= 0 ? block*msa_block + 16*warp + lane : cell;
+            fill_rows<msa_type::f16>(shared_address(shared.tile[stage]), 16*warp, keys, row_bytes, row);
             const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
             if (lane == 0) {
                 shared.mask[stage][warp] = (uint16_t) present;
@@ -181,44 +209,42 @@ void score_many(const msa_select_args args, float * scores, const int64_t stride
         copies_commit();
     };
     const auto mask_of = [&](const int block) {
-        return *reinterpret_cast<const block_mask *>(shared.mask[block%score_stages]);
+        return *reinterpret_cast<const block_mask *>(shared.mask[block%n_stage]);
     };
 
     load(first,     next_cell(first));
     load(first + 1, next_cell(first + 1));
     int cell = next_cell(first + score_distance);
 
+    // Four blocks a turn: no product is in flight across turns, or the compiler would wait after each one. Blocks past
+    // the last one in a turn are computed from stale tiles and not stored.
     float acc0[64], acc1[64];
-    score_writer writer0 = {}, writer1 = {};
+    for (int turn = first; turn < last; turn += 4) {
+        score_writer writer0, writer1;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-        acc1[i] = 0.0f;
-    }
-    for (int block = first; block < last; ++block) {
-        copies_wait<score_distance - 1>();
-        tiles_written();
-        __syncthreads();
+        for (int k = 0; k < 4; ++k) {
+            const int block = turn + k;
+            copies_wait<score_distance - 1>();
+            tiles_written();
+            __syncthreads();
 
-        const uint32_t tile = shared_address(shared.tile[block%score_stages]);
-        product_start<tile_rows::output>(acc0, query0, tile);
-        load(block + score_distance, cell);
-        cell = next_cell(block + score_distance + 1);
-        product_wait<1>(acc1);
-        const int previous = max(block - 1, first);
-        writer1.add(acc1, mask_of(previous), previous, bounds.x, rows1);
-        if (block%4 == 0 && block > first) {
-            writer1.store(scores, stride, previous, rows1);
+            const uint32_t tile = shared_address(shared.tile[block%n_stage]);
+            product_start<tile_rows::output>(acc0, query0, tile);
+            load(block + score_distance, cell);
+            cell = next_cell(block + score_distance + 1);
+            if (k > 0) {
+                product_wait<1>(acc1);
+                writer1.add(acc1, mask_of(block - 1), block - 1, bounds.x, rows1);
+            }
+            product_start<tile_rows::output>(acc1, query1, tile);
+            product_wait<1>(acc0);
+            writer0.add(acc0, mask_of(block), block, bounds.x, rows0);
         }
-        product_start<tile_rows::output>(acc1, query1, tile);
-        product_wait<1>(acc0);
-        writer0.add(acc0, mask_of(block), block, bounds.x, rows0);
-        if (block%4 == 3 || block + 1 == last) {
-            writer0.store(scores, stride, block, rows0);
-        }
+        product_wait<0>(acc1);
+        writer1.add(acc1, mask_of(turn + 3), turn + 3, bounds.x, rows1);
+        writer0.store(scores, stride, turn, last, rows0);
+        writer1.store(scores, stride, turn, last, rows1);
     }
-    product_wait<0>(acc1);
-    writer1.add(acc1, mask_of(last - 1), last - 1, bounds.x, rows1);
-    writer1.store(scores, stride, last - 1, rows1);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -232,6 +258,7 @@ constexpr int few_rows    = 64; // most (token, group) rows
 template <msa_type type, int n_tile>
 __global__ __launch_bounds__(few_threads)
 void score_few(const msa_select_args args, float * scores, const int64_t stride) {
+    after_previous_kernel();
     constexpr int n_column = 8*n_tile;
     __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
     __shared__ int   position[n_column];
@@ -314,7 +341,7 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
 // ---------------------------------------------------------------------------------------------------------------
 // the best blocks of a row
 
-constexpr int choose_cta = 256;
+constexpr int choose_cta = 128;
 
 // Scores in the order of unsigned integers, forced blocks above all, invisible ones 0; then lower blocks first.
 // All ranks differ, so the choice is exact.
@@ -341,6 +368,7 @@ template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
 void choose(const msa_select_args args, const float * scores, const int64_t stride, const int capacity) {
     constexpr int rows_a_cta = choose_cta/n_thread;
+    after_previous_kernel();
     extern __shared__ uint64_t candidates_of_all[];
     __shared__ uint64_t best[rows_a_cta][n_thread];
     __shared__ uint64_t threshold[rows_a_cta];
@@ -362,6 +390,7 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
     };
 
     uint64_t mine = 0;
+#pragma unroll 8
     for (int block = thread; block < n; block += n_thread) {
         mine = max(mine, rank(block));
     }
@@ -372,6 +401,7 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
     }
     sync_row<n_thread>();
     int better = 0;
+#pragma unroll 16
     for (int i = 0; i < n_thread; ++i) {
         better += best[team][i] > mine;
     }
@@ -420,60 +450,50 @@ static int64_t score_stride(const msa_select_args & args) {
     return (args.pos.n_block() + 3)/4*4;
 }
 
+static size_t score_bytes(const msa_select_args & args) {
+    const size_t n_row = (size_t) args.pos.n_stream*args.pos.n_token*args.n_group;
+    return (n_row*score_stride(args)*sizeof(float) + 255)/256*256;
+}
+
 template <msa_type type>
 static cudaError_t launch_score_many(const msa_select_args & args, float * scores, cudaStream_t stream) {
-    int device = 0, n_sm = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
+    half8 * expanded = nullptr;
+    if constexpr (type != msa_type::f16) {
+        expanded = reinterpret_cast<half8 *>(reinterpret_cast<char *>(scores) + score_bytes(args));
+        const dim3 grid((args.pos.n_pos*16 + expand_threads - 1)/expand_threads, args.pos.n_stream);
+        const cudaError_t status = launch(expand<type>, grid, expand_threads, 0, stream, args, expanded);
+        if (status != cudaSuccess) {
+            return status;
+        }
+    }
+    const device_facts device = current_device();
     const int n_tile = (args.pos.n_token*args.n_group + score_rows - 1)/score_rows;
     // Runs of blocks long enough to pay for loading the queries, short enough to fill the device a few times.
-    const int wanted = (4*n_sm + n_tile*args.pos.n_stream - 1)/(n_tile*args.pos.n_stream);
+    const int wanted = (4*device.n_sm + n_tile*args.pos.n_stream - 1)/(n_tile*args.pos.n_stream);
     const int even   = (args.pos.n_block() + wanted - 1)/wanted;
     const int run    = (even < 8 ? 8 : even + 3)/4*4;
     const dim3 grid(n_tile, (args.pos.n_block() + run - 1)/run, args.pos.n_stream);
-    const cudaError_t status = cudaFuncSetAttribute(score_many<type>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(score_shared));
-    if (status != cudaSuccess) {
-        return status;
-    }
-    score_many<type><<<grid, score_threads, sizeof(score_shared), stream>>>(args, scores, score_stride(args), run);
-    return cudaGetLastError();
+    const size_t bytes = device.hopper ? sizeof(score_shared<score_stages(true)>) : sizeof(score_shared<score_stages(false)>);
+    return launch(score_many, grid, score_threads, bytes, stream, args, (const half8 *) expanded, scores, score_stride(args), run);
 }
 
 template <msa_type type>
 static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
     const dim3 grid(args.pos.n_block(), args.pos.n_stream);
     const int  n_row = args.pos.n_token*args.n_group;
-    const int64_t stride = score_stride(args);
-    if (n_row <= 8) {
-        score_few<type, 1><<<grid, few_threads, 0, stream>>>(args, scores, stride);
-    } else if (n_row <= 16) {
-        score_few<type, 2><<<grid, few_threads, 0, stream>>>(args, scores, stride);
-    } else if (n_row <= 32) {
-        score_few<type, 4><<<grid, few_threads, 0, stream>>>(args, scores, stride);
-    } else {
-        score_few<type, 8><<<grid, few_threads, 0, stream>>>(args, scores, stride);
-    }
-    return cudaGetLastError();
+    const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
+    return launch(kernel, grid, few_threads, 0, stream, args, scores, score_stride(args));
 }
 
 static cudaError_t launch_choose(const msa_select_args & args, const float * scores, cudaStream_t stream) {
-    const int n_row   = args.pos.n_stream*args.pos.n_token*args.n_group;
-    const int n_block = args.pos.n_block();
-    const int64_t stride = score_stride(args);
-    if (n_row >= 1024 && n_block <= 2048) {
-        const int capacity = msa_top*((n_block + warp_size - 1)/warp_size);
-        const int rows_a_cta = choose_cta/warp_size;
-        const size_t bytes = (size_t) rows_a_cta*capacity*sizeof(uint64_t);
-        const cudaError_t status = cudaFuncSetAttribute(choose<warp_size>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
-        if (status != cudaSuccess) {
-            return status;
-        }
-        choose<warp_size><<<(n_row + rows_a_cta - 1)/rows_a_cta, choose_cta, bytes, stream>>>(args, scores, stride, capacity);
-    } else {
-        const int capacity = msa_top*((n_block + choose_cta - 1)/choose_cta);
-        choose<choose_cta><<<n_row, choose_cta, capacity*sizeof(uint64_t), stream>>>(args, scores, stride, capacity);
-    }
-    return cudaGetLastError();
+    const int  n_row    = args.pos.n_stream*args.pos.n_token*args.n_group;
+    const int  n_block  = args.pos.n_block();
+    const bool a_warp   = n_row >= 1024 && n_block <= 2048;
+    const int  n_thread = a_warp ? warp_size : choose_cta;
+    const int  rows_a_cta = choose_cta/n_thread;
+    const int  capacity = msa_top*((n_block + n_thread - 1)/n_thread);
+    return launch(a_warp ? choose<warp_size> : choose<choose_cta>, dim3((n_row + rows_a_cta - 1)/rows_a_cta), choose_cta,
+        rows_a_cta*capacity*sizeof(uint64_t), stream, args, scores, score_stride(args), capacity);
 }
 
 template <msa_type type>
@@ -499,7 +519,8 @@ msa_launch msa_select_launch(const msa_select_args & args) {
 }
 
 size_t msa_select_scratch_bytes(const msa_select_args & args) {
-    return (size_t) args.pos.n_stream*args.pos.n_token*args.n_group*msa::score_stride(args)*sizeof(float);
+    const bool expands = args.key.type != msa_type::f16 && msa_select_launch(args) == msa_launch::many_tokens;
+    return msa::score_bytes(args) + (expands ? (size_t) args.pos.n_stream*args.pos.n_pos*msa_dim*sizeof(half) : 0);
 }
 
 cudaError_t msa_select(const msa_select_args & args, void * scratch, cudaStream_t stream) {

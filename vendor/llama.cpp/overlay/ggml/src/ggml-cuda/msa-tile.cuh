@@ -13,6 +13,29 @@
 
 namespace msa {
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr bool msa_hopper = true;
+#else
+constexpr bool msa_hopper = false;
+#endif
+
+struct device_facts {
+    int  n_sm;
+    bool hopper;       // as msa_hopper is in the code that runs there
+    bool programmatic; // has dependent launch
+};
+
+inline device_facts current_device() {
+    int device = 0, major = 0;
+    device_facts facts = {};
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&facts.n_sm, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    facts.hopper = major == 9;
+    facts.programmatic = major >= 9;
+    return facts;
+}
+
 constexpr int warp_size  = 32;
 constexpr int tile_bytes = msa_block*msa_dim*sizeof(half);
 constexpr int half_tile_bytes = tile_bytes/2; // 128 rows of 64 columns, 128 bytes a row
@@ -40,6 +63,40 @@ __device__ inline float exp2_fast(const float x) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// launches
+
+// Launches with programmatic dependence where the device has it: the kernel's start overlaps the end of the one before.
+// Such a kernel calls after_previous_kernel() before it reads what an earlier kernel wrote, and reads with plain loads,
+// which the compiler cannot move above that call as it may move __ldg and const __restrict__.
+template <typename... params>
+cudaError_t launch(void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes, cudaStream_t stream, const params... args) {
+    if (shared_bytes > 48*1024) {
+        const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared_bytes);
+        if (status != cudaSuccess) {
+            return status;
+        }
+    }
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim          = grid;
+    config.blockDim         = dim3(n_thread);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream           = stream;
+    config.attrs            = &attribute;
+    config.numAttrs         = current_device().programmatic ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+__device__ inline void after_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // cache rows
 
 template <msa_type type> struct row_format;
@@ -47,14 +104,14 @@ template <msa_type type> struct row_format;
 // Elements 8*chunk ... 8*chunk + 7 of a row. Quantised rows are only 2-byte aligned inside.
 template <> struct row_format<msa_type::f16> {
     static __device__ half8 load(const char * row, const int chunk) {
-        const uint4 raw = __ldg(reinterpret_cast<const uint4 *>(row) + chunk);
+        const uint4 raw = reinterpret_cast<const uint4 *>(row)[chunk];
         return *reinterpret_cast<const half8 *>(&raw);
     }
 };
 
 template <> struct row_format<msa_type::bf16> {
     static __device__ half8 load(const char * row, const int chunk) {
-        const uint4 raw = __ldg(reinterpret_cast<const uint4 *>(row) + chunk);
+        const uint4 raw = reinterpret_cast<const uint4 *>(row)[chunk];
         const __nv_bfloat162 * pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
         half8 out;
 #pragma unroll
@@ -65,32 +122,46 @@ template <> struct row_format<msa_type::bf16> {
     }
 };
 
+// Two bytes of a word as the halves 1024 + byte: the bits 0x6400 are 1024, whose last place is worth 1. Conversion
+// instructions run at a quarter of the rate.
+template <int selector>
+__device__ inline half2 bytes_plus_1024(const uint32_t word) {
+    const uint32_t bits = __byte_perm(word, 0x64646464, selector);
+    return *reinterpret_cast<const half2 *>(&bits);
+}
+
+__device__ inline uint32_t two_words(const uint16_t * source) {
+    return source[0] | (uint32_t) source[1] << 16;
+}
+
+__device__ inline half8 dequantise(const uint32_t (&word)[2], const float zero, const uint16_t scale_bits) {
+    const half2 offset = __float2half2_rn(-1024.0f - zero);
+    const half2 scale  = __half2half2(__ushort_as_half(scale_bits));
+    half8 out;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        out.pair[2*i]     = __hmul2(scale, __hadd2(bytes_plus_1024<0x4140>(word[i]), offset));
+        out.pair[2*i + 1] = __hmul2(scale, __hadd2(bytes_plus_1024<0x4342>(word[i]), offset));
+    }
+    return out;
+}
+
 template <> struct row_format<msa_type::q8_0> {
     static __device__ half8 load(const char * row, const int chunk) {
         const uint16_t * block = reinterpret_cast<const uint16_t *>(row + (chunk/4)*34);
-        const half2 scale = __half2half2(__ushort_as_half(__ldg(block)));
-        half8 out;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint16_t raw = __ldg(block + 1 + 4*(chunk%4) + i);
-            out.pair[i] = __hmul2(scale, __floats2half2_rn((int8_t) (raw & 0xff), (int8_t) (raw >> 8)));
-        }
-        return out;
+        const uint16_t * from  = block + 1 + 4*(chunk%4);
+        const uint32_t word[2] = {two_words(from) ^ 0x80808080, two_words(from + 2) ^ 0x80808080};
+        return dequantise(word, 128.0f, block[0]);
     }
 };
 
 template <> struct row_format<msa_type::q4_0> {
     static __device__ half8 load(const char * row, const int chunk) {
         const uint16_t * block = reinterpret_cast<const uint16_t *>(row + (chunk/4)*18);
-        const half2 scale = __half2half2(__ushort_as_half(__ldg(block)));
-        const int   shift = (chunk%4)/2*4; // elements 16 ... 31 are the high nibbles
-        half8 out;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int raw = __ldg(block + 1 + 4*(chunk%2) + i) >> shift;
-            out.pair[i] = __hmul2(scale, __floats2half2_rn((raw & 0xf) - 8, ((raw >> 8) & 0xf) - 8));
-        }
-        return out;
+        const uint16_t * from  = block + 1 + 4*(chunk%2);
+        const int shift = (chunk%4)/2*4; // elements 16 ... 31 are the high nibbles
+        const uint32_t word[2] = {(two_words(from) >> shift) & 0x0f0f0f0f, (two_words(from + 2) >> shift) & 0x0f0f0f0f};
+        return dequantise(word, 8.0f, block[0]);
     }
 };
 
@@ -265,7 +336,7 @@ __device__ inline void tiles_written() {}
 // visibility
 
 __device__ inline int cell_of(const msa_positions & pos, const int stream, const int position) {
-    return position < pos.n_pos ? __ldg(pos.cell + (int64_t) stream*pos.n_pos + position) : -1;
+    return position < pos.n_pos ? pos.cell[(int64_t) stream*pos.n_pos + position] : -1;
 }
 
 // One bit a position of a block: does it have a cell?
