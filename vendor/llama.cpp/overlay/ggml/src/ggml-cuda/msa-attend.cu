@@ -1,19 +1,21 @@
 // MSA, part 2: attention over the selected blocks. See msa-kernels.cuh for the definition.
 //
-// Work is cut by (token, group, selected block), a "pair". Each pair yields a normalised partial output of 16 heads
-// x 128 in f16 and the base-2 logarithm of its softmax sum; combine weighs the pairs of a token.
+//   attend_few   a cluster of eight CTAs a (token, group), each two of the blocks, merged through distributed shared
+//                memory: one launch. Bound by the latency of a chain of loads (ids, cells, rows).
+//   attend_many  works on (token, group, block) "pairs" sorted by block, so that a block is read once for up to
+//                chunk_pairs tokens; a prefill that reads every block once a token is bound by L2 at a quarter of the
+//                tensor cores' rate. A pair yields a normalised partial output of 16 heads x 128 in f16 and the base-2
+//                logarithm of its softmax sum; combine weighs the pairs of a token. Bound by the tensor cores and by
+//                the 8 KiB a pair of query read and output written.
 //
-//   attend_few   pairs in any order, keys and values from global memory: a token or a few. Bound by latency.
-//   attend_many  pairs sorted by block, so that a block is read once for up to chunk_pairs tokens: a prefill of T
-//                tokens reads every selected block about T/chunk_pairs times at most instead of once a token. Bound
-//                by the tensor cores and the partial outputs, 4 KiB a pair.
-//
-// Queries (f16) and partial outputs are stored in fragment order (msa-tile.cuh), 16 bytes
-// a lane, so that both move between global memory and the operand registers without shared memory.
+// Queries (f16) and partial outputs of attend_many are stored in fragment order (msa-tile.cuh), 16 bytes a lane, so that
+// both move between global memory and the operand registers of one and the same thread.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
 #include "msa-tile.cuh"
+
+#include <cooperative_groups.h>
 
 #include <cmath>
 #include <type_traits>
@@ -32,11 +34,11 @@ struct chunk {
     int count;
 };
 
-// Where everything lies in the scratch memory.
+// Where everything lies in the scratch memory of attend_many.
 struct attend_plan {
-    half  * query;      // [token][group] fragments, many_tokens only
-    half  * partial;    // [token][group][part] fragments
-    float * log_sum;    // [token][group][part][msa_rows]
+    half  * query;      // [token][group] fragments
+    half  * partial;    // [token][group][n_top] fragments
+    float * log_sum;    // [token][group][n_top][msa_rows]
     int   * count;      // [stream][group][block] pairs
     int   * first;      // of a block's pairs in the list
     int   * rank;       // [pair] within its block
@@ -54,99 +56,25 @@ __host__ __device__ static int n_bucket(const msa_attend_args & args) {
     return args.pos.n_stream*args.n_group*args.pos.n_block();
 }
 
-// A single token does not fill a device with one part a block, so two share it.
-static int parts_a_block(const msa_attend_args & args) {
-    return n_query(args) <= 8 ? 2 : 1;
-}
-
 static attend_plan plan_at(const msa_attend_args & args, char * base) {
     attend_plan plan = {};
     const auto take = [&](auto *& pointer, const size_t n) {
         pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + plan.bytes);
         plan.bytes += (n*sizeof(*pointer) + 255)/256*256;
     };
-    const size_t n_part = (size_t) n_query(args)*args.n_top*parts_a_block(args);
-    take(plan.partial, n_part*fragment_halves);
-    take(plan.log_sum, n_part*msa_rows);
     if (msa_attend_launch(args) == msa_launch::many_tokens) {
+        const size_t n_pair = (size_t) n_query(args)*args.n_top;
         take(plan.query,   (size_t) n_query(args)*fragment_halves);
+        take(plan.partial, n_pair*fragment_halves);
+        take(plan.log_sum, n_pair*msa_rows);
         take(plan.count,   n_bucket(args));
         take(plan.first,   n_bucket(args));
-        take(plan.rank,    n_part);
-        take(plan.list,    n_part);
-        take(plan.chunks,  n_part/chunk_pairs + n_bucket(args));
+        take(plan.rank,    n_pair);
+        take(plan.list,    n_pair);
+        take(plan.chunks,  n_pair/chunk_pairs + n_bucket(args));
         take(plan.n_chunk, 1);
     }
     return plan;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// combine
-
-// Weighs the parts of one (token, group) by their softmax sums. A warp takes n_piece of the eight 512-byte pieces.
-template <int max_part, int n_piece>
-__global__ void combine(const msa_attend_args args, const attend_plan plan, const int parts) {
-    after_previous_kernel();
-    const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
-    const int lane  = threadIdx.x%warp_size;
-    const int query = warp/(8/n_piece);
-    const int piece = warp%(8/n_piece)*n_piece;
-    if (query >= n_query(args)) {
-        return;
-    }
-    const int n_part = args.n_top*parts;
-    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
-    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0))*parts; // ids end in -1
-    const float * log_sum = plan.log_sum + (int64_t) query*n_part*msa_rows + lane/4;
-    const half8 * partial = reinterpret_cast<const half8 *>(plan.partial + (int64_t) query*n_part*fragment_halves) + piece*warp_size + lane;
-
-    float weight[max_part][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-#pragma unroll
-    for (int part = 0; part < max_part; ++part) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            weight[part][i] = part < n_used ? log_sum[part*msa_rows + 8*i] : -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int part = 0; part < max_part; ++part) {
-            top[i] = fmaxf(top[i], weight[part][i]);
-        }
-        const float base = top[i] == -INFINITY ? 0.0f : top[i];
-#pragma unroll
-        for (int part = 0; part < max_part; ++part) {
-            weight[part][i] = exp2_fast(weight[part][i] - base);
-            sum[i] += weight[part][i];
-        }
-    }
-    float acc[n_piece][8] = {};
-#pragma unroll
-    for (int part = 0; part < max_part; ++part) {
-#pragma unroll
-        for (int c = 0; c < n_piece; ++c) {
-            const uint4 raw = part < n_used
-                ? __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size)) : make_uint4(0, 0, 0, 0);
-            const half8 value = *reinterpret_cast<const half8 *>(&raw);
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                const float2 pair = __half22float2(value.pair[k]);
-                acc[c][2*k]     += weight[part][k%2]*pair.x;
-                acc[c][2*k + 1] += weight[part][k%2]*pair.y;
-            }
-        }
-    }
-    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
-#pragma unroll
-    for (int c = 0; c < n_piece; ++c) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
-            float * to = out + 8*(k%2)*msa_dim + 8*(2*(piece + c) + k/2);
-            *reinterpret_cast<float2 *>(to) = make_float2(acc[c][2*k]*scale, acc[c][2*k + 1]*scale);
-        }
-    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -256,6 +184,7 @@ constexpr int many_ctas(const bool hopper) {
 struct many_shared {
     char     key  [tile_bytes];
     char     value[tile_bytes];
+    half8    query[many_threads/warp_size][8][warp_size]; // of the next pair; every lane reads what it copied itself
     uint16_t mask[8];
 };
 
@@ -339,7 +268,19 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
         const int cell = lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
         fill_rows<type>(key_tile, 16*warp, args.key.data + group*args.key.group_bytes + stream*args.key.stream_bytes, args.key.cell_bytes, cell);
         fill_rows<type>(value_tile, 16*warp, args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes, args.value.cell_bytes, cell);
-        copies_commit();
+        const auto pair_at = [&](const int at) {
+            return at + warp < work.count ? plan.list[work.first + at + warp] : -1;
+        };
+        const auto fetch = [&](const int pair) {
+            const char * from = reinterpret_cast<const char *>(plan.query + (int64_t) (max(pair, 0)/args.n_top)*fragment_halves);
+#pragma unroll
+            for (int step = 0; step < 8; ++step) {
+                copy16_async(shared_address(&shared.query[warp][step][lane]), from + (step*warp_size + lane)*sizeof(half8), pair >= 0);
+            }
+            copies_commit();
+        };
+        int next = pair_at(0);
+        fetch(next);
         const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
         if (lane == 0) {
             shared.mask[warp] = (uint16_t) present;
@@ -350,20 +291,21 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
         const block_mask mask = *reinterpret_cast<const block_mask *>(shared.mask);
 
         // A warpgroup takes four pairs at a time, one a warp.
-        for (int at = warp/4*4; at < work.count; at += many_threads/warp_size) {
-            const int  mine = at + warp%4;
-            const int  pair = mine < work.count ? plan.list[work.first + mine] : -1;
-            const int  query = max(pair, 0)/args.n_top;
+        for (int at = 0; at + warp/4*4 < work.count; at += many_threads/warp_size) {
+            const int pair  = next;
+            const int query = max(pair, 0)/args.n_top;
             uint32_t a[8][4];
-            const uint4 * from = reinterpret_cast<const uint4 *>(plan.query + (int64_t) query*fragment_halves) + lane;
+            copies_wait<0>();
 #pragma unroll
             for (int step = 0; step < 8; ++step) {
-                const uint4 piece = from[step*warp_size];
+                const uint4 piece = *reinterpret_cast<const uint4 *>(&shared.query[warp][step][lane]);
                 a[step][0] = piece.x;
                 a[step][1] = piece.y;
                 a[step][2] = piece.z;
                 a[step][3] = piece.w;
             }
+            next = pair_at(at + many_threads/warp_size);
+            fetch(next);
             const int last_key = args.pos.query[query/args.n_group] - block*msa_block;
 
             float acc[64], top[2], sum[2];
@@ -384,104 +326,136 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// few tokens
+// many tokens: combine
 
-// A CTA a part of a pair, 16 keys a warp. Keys come in as operands (see score_few for the order of dimensions);
-// values cross shared memory to be transposed.
-template <msa_type type, int n_warp>
-__global__ __launch_bounds__(n_warp*warp_size, 16/n_warp) // room for all loads of a thread at once
-void attend_few(const msa_attend_args args, const attend_plan plan) {
+// Weighs the pairs of one (token, group) by their softmax sums. A warp takes combine_pieces of the eight 512-byte
+// pieces: few enough registers to have the loads in flight that the bandwidth needs.
+constexpr int combine_pieces = 2;
+
+__global__ void combine(const msa_attend_args args, const attend_plan plan) {
     after_previous_kernel();
-    extern __shared__ __align__(1024) char raw[];          // 8 KiB a warp: 16 value rows, then the warp's output
-    __shared__ float top_of[n_warp][msa_rows];
-    __shared__ float sum_of[n_warp][msa_rows];
-
-    constexpr int parts = 8/n_warp;
-    const int warp  = threadIdx.x/warp_size;
+    const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
     const int lane  = threadIdx.x%warp_size;
-    const int part  = blockIdx.x;
-    const int group = blockIdx.y;
-    const int token = blockIdx.z; // of all streams
-    const int query = token*args.n_group + group;
-    const int stream = token/args.pos.n_token;
-    const int block = args.ids[(int64_t) query*args.n_top + part/parts];
-    if (block < 0) {
+    const int query = warp/(8/combine_pieces);
+    const int piece = warp%(8/combine_pieces)*combine_pieces;
+    if (query >= n_query(args)) {
         return;
     }
-    const int key0 = block*msa_block + part%parts*(16*n_warp) + 16*warp;
-    const int cell = lane < 16 ? cell_of(args.pos, stream, key0 + lane) : -1;
-    const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
-    const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
+    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
+    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0));       // ids end in -1
+    const float * log_sum = plan.log_sum + (int64_t) query*args.n_top*msa_rows + lane/4;
+    const half8 * partial = reinterpret_cast<const half8 *>(plan.partial + (int64_t) query*args.n_top*fragment_halves) + piece*warp_size + lane;
 
-    // All loads are under way before the first is used: values as asynchronous copies where they need no conversion.
-    char * own = raw + warp*(fragment_halves*sizeof(float));
-    const uint32_t tile = shared_address(own);
-    half8 value[8];
+    float weight[msa_top][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const int    row    = 2*i + lane/16;
-        const int    from   = __shfl_sync(all_lanes, cell, row);
-        const char * source = values + (from < 0 ? 0 : from)*args.value.cell_bytes;
-        if constexpr (type == msa_type::f16) {
-            copy16_async(tile + row*256 + ((lane%16) ^ (row%8))*16, source + (lane%16)*16, from >= 0);
+    for (int part = 0; part < msa_top; ++part) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            weight[part][i] = part < n_used ? log_sum[part*msa_rows + 8*i] : -INFINITY;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            top[i] = fmaxf(top[i], weight[part][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            weight[part][i] = exp2_fast(weight[part][i] - base);
+            sum[i] += weight[part][i];
+        }
+    }
+    float acc[combine_pieces][8] = {};
+#pragma unroll
+    for (int part = 0; part < msa_top; ++part) {
+#pragma unroll
+        for (int c = 0; c < combine_pieces; ++c) {
+            const uint4 raw = part < n_used
+                ? __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size)) : make_uint4(0, 0, 0, 0);
+            const half8 value = *reinterpret_cast<const half8 *>(&raw);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const float2 pair = __half22float2(value.pair[k]);
+                acc[c][2*k]     += weight[part][k%2]*pair.x;
+                acc[c][2*k + 1] += weight[part][k%2]*pair.y;
+            }
+        }
+    }
+    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
+#pragma unroll
+    for (int c = 0; c < combine_pieces; ++c) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
+            float * to = out + 8*(k%2)*msa_dim + 8*(2*(piece + c) + k/2);
+            *reinterpret_cast<float2 *>(to) = make_float2(acc[c][2*k]*scale, acc[c][2*k + 1]*scale);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// few tokens
+
+// 16 keys of each of two blocks a warp. Keys come in as operands (see score_few for the order of dimensions); values
+// cross shared memory to be transposed.
+constexpr int few_threads = 256;
+constexpr int few_warps   = few_threads/warp_size;
+constexpr int few_cluster = 8;
+
+// A warp's shared memory: 32 value rows as they are, then 16 of them as f16 where they are not; last its output.
+template <msa_type type>
+struct few_layout {
+    static constexpr bool converts    = type != msa_type::f16;
+    static constexpr int  copy_bytes  = row_bytes_of(type)%16 == 0 ? 16 : 8; // rows of quantised caches are 8-byte aligned
+    static constexpr int  copies      = row_bytes_of(type)/copy_bytes;      // a row
+    static constexpr int  raw_bytes   = 32*row_bytes_of(type);
+    static constexpr int  input_bytes = raw_bytes + (converts ? 16*msa_dim*(int) sizeof(half) : 0);
+    static constexpr int  out_bytes   = fragment_halves*(int) sizeof(float);
+    static constexpr int  bytes       = input_bytes > out_bytes ? input_bytes : out_bytes;
+};
+
+__device__ inline int value_offset(const int row, const int chunk) {
+    return row*256 + ((chunk ^ (row%8))*16);
+}
+
+template <msa_type type>
+__device__ static void copy_values(const uint32_t to, const char * values, const int64_t cell_bytes, const int cell) {
+    using layout = few_layout<type>;
+#pragma unroll
+    for (int i = 0; i < layout::copies; ++i) {
+        const int piece = i*warp_size + threadIdx.x%warp_size;
+        const int row   = piece/layout::copies;
+        const int at    = piece%layout::copies;
+        const int from  = __shfl_sync(all_lanes, cell, row);
+        const char * source = values + (from < 0 ? 0 : from)*cell_bytes + at*layout::copy_bytes;
+        if constexpr (!layout::converts) {
+            copy16_async(to + value_offset(row, at), source, from >= 0);
+        } else if constexpr (layout::copy_bytes == 16) {
+            copy16_async(to + piece*16, source, from >= 0);
         } else {
-            value[i] = from < 0 ? zero8() : row_format<type>::load(source, lane%16);
+            copy8_async(to + piece*8, source, from >= 0);
         }
     }
     copies_commit();
-    half8 key[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-        const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
-        }
-    }
-    const int position = args.pos.query[token];
-    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && key0 + lane <= position);
+}
 
-    const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 8*(lane%4);
-    float score[8] = {};
-#pragma unroll
-    for (int p = 0; p < 4; ++p) {
-        uint32_t a[2][4]; // two steps of the product
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float * row = source + 8*i*msa_dim + 32*p;
-            const float4 low  = *reinterpret_cast<const float4 *>(row);
-            const float4 high = *reinterpret_cast<const float4 *>(row + 4);
-            a[0][i]     = pack(low.x, low.y);
-            a[0][i + 2] = pack(low.z, low.w);
-            a[1][i]     = pack(high.x, high.y);
-            a[1][i + 2] = pack(high.z, high.w);
-        }
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-            const uint32_t * b = reinterpret_cast<const uint32_t *>(&key[n][p]);
-            mma_m16n8k16(score + 4*n, a[0], b[0], b[1]);
-            mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
-        }
-    }
+// Of one warp, over the keys it has seen so far.
+struct few_state {
+    float acc[64];
+    float top[2]; // in units of the exponent of 2
+    float sum[2];
+};
 
-    if constexpr (type == msa_type::f16) {
-        copies_wait<0>();
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int row = 2*i + lane/16;
-            *reinterpret_cast<half8 *>(own + row*256 + ((lane%16) ^ (row%8))*16) = value[i];
-        }
-    }
-    __syncwarp();
-
-    float top[2], sum[2];
-    uint32_t weight[4];
+// score: products of 16 rows with 32 keys, in four groups of eight.
+__device__ static void few_softmax(few_state & state, float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4]) {
+    const int lane = threadIdx.x%warp_size;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float best = -INFINITY;
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
+        for (int n = 0; n < 4; ++n) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 float & x = score[4*n + 2*i + e];
@@ -489,81 +463,228 @@ void attend_few(const msa_attend_args args, const attend_plan plan) {
                 best = fmaxf(best, x);
             }
         }
-        const float scale = args.scale*log2_e;
-        top[i] = scale*row_max(best);
-        const float base = top[i] == -INFINITY ? 0.0f : top[i];
-        float part_sum = 0.0f;
+        const float top    = fmaxf(state.top[i], scale*row_max(best));
+        const float base   = top == -INFINITY ? 0.0f : top;
+        const float shrink = exp2_fast(state.top[i] - base);
+        float sum = 0.0f;
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
+        for (int n = 0; n < 4; ++n) {
             const float low  = exp2_fast(scale*score[4*n + 2*i]     - base);
             const float high = exp2_fast(scale*score[4*n + 2*i + 1] - base);
-            part_sum += low + high;
-            weight[2*n + i] = pack(low, high);
+            sum += low + high;
+            weight[n/2][2*(n%2) + i] = pack(low, high);
         }
-        sum[i] = row_sum(part_sum);
-        if (lane%4 == 0) {
-            top_of[warp][lane/4 + 8*i] = top[i];
-            sum_of[warp][lane/4 + 8*i] = sum[i];
-        }
-    }
-    float acc[64] = {};
+        state.sum[i] = state.sum[i]*shrink + row_sum(sum);
+        state.top[i] = top;
 #pragma unroll
-    for (int n = 0; n < 16; n += 2) {
-        uint32_t b[4];
-        const int row = lane%16;
-        load_matrices_transposed(b, tile + row*256 + ((n + lane/16) ^ (row%8))*16);
-        mma_m16n8k16(acc + 4*n,     weight, b[0], b[1]);
-        mma_m16n8k16(acc + 4*n + 4, weight, b[2], b[3]);
+        for (int n = 0; n < 16; ++n) {
+            state.acc[4*n + 2*i]     *= shrink;
+            state.acc[4*n + 2*i + 1] *= shrink;
+        }
     }
+}
+
+template <msa_type type>
+__device__ static void few_values(few_state & state, char * own, const uint32_t (&weight)[2][4]) {
+    using layout = few_layout<type>;
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+        char * tile = own + (layout::converts ? layout::raw_bytes : k*16*256);
+        if constexpr (layout::converts) {
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int row = 2*i + lane/16;
+                *reinterpret_cast<half8 *>(tile + value_offset(row, lane%16)) =
+                    row_format<type>::load(own + (16*k + row)*row_bytes_of(type), lane%16);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < 16; n += 2) {
+            uint32_t b[4];
+            load_matrices_transposed(b, shared_address(tile + value_offset(lane%16, n + lane/16)));
+            mma_m16n8k16(state.acc + 4*n,     weight[k], b[0], b[1]);
+            mma_m16n8k16(state.acc + 4*n + 4, weight[k], b[2], b[3]);
+        }
+    }
+}
+
+struct few_sums {
+    float top[few_warps][msa_rows];
+    float sum[few_warps][msa_rows];
+    float all_top[msa_rows];
+    float all_sum[msa_rows];
+};
+
+// n outputs weighed by their sums: total = lane's eight elements of one piece.
+template <int n, typename part_at, typename top_at, typename sum_at>
+__device__ static void few_merge(const part_at & part, const top_at & top_of, const sum_at & sum_of, const int n_used,
+        float (&total)[8], float (&top)[2], float (&sum)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        top[i] = -INFINITY;
+        sum[i] = 0.0f;
+#pragma unroll
+        for (int w = 0; w < n; ++w) {
+            top[i] = fmaxf(top[i], w < n_used ? top_of(w, i) : -INFINITY);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+        total[k] = 0.0f;
+    }
+#pragma unroll
+    for (int w = 0; w < n; ++w) {
+        if (w < n_used) {
+            const float4 * from = part(w);
+            const float4 x[2] = {from[0], from[warp_size]};
+            float factor[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                factor[i] = top[i] == -INFINITY ? 0.0f : exp2_fast(top_of(w, i) - top[i]);
+                sum[i] += factor[i]*sum_of(w, i);
+            }
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                total[4*k]     += factor[0]*x[k].x;
+                total[4*k + 1] += factor[0]*x[k].y;
+                total[4*k + 2] += factor[1]*x[k].z;
+                total[4*k + 3] += factor[1]*x[k].w;
+            }
+        }
+    }
+}
+
+template <msa_type type>
+__global__ __launch_bounds__(few_threads, 1)
+void attend_few(const msa_attend_args args) {
+    after_previous_kernel();
+    using layout = few_layout<type>;
+    extern __shared__ __align__(1024) char raw[];
+    __shared__ few_sums sums;
+
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int rank   = blockIdx.x; // in the cluster, which is the whole of x
+    const int n_rank = gridDim.x;
+    const int group  = blockIdx.y;
+    const int token  = blockIdx.z; // of all streams
+    const int query  = token*args.n_group + group;
+    const int stream = token/args.pos.n_token;
+    const int position = args.pos.query[token];
+    const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
+    const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
+    char * own = raw + warp*layout::bytes;
+
+    few_state state = {{}, {-INFINITY, -INFINITY}, {}};
+    for (int slot = 2*rank; slot < args.n_top; slot += 2*n_rank) {
+        // Lane l looks after key l of the warp's 32: 16 of the block in this slot, 16 of the next.
+        const int mine  = slot + lane/16;
+        const int block = mine < args.n_top ? args.ids[(int64_t) query*args.n_top + mine] : -1;
+        const int at    = block*msa_block + 16*warp + lane%16;
+        const int cell  = block < 0 ? -1 : cell_of(args.pos, stream, at);
+        const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
+        if (slot > 2*rank) {
+            __syncwarp(); // values of the last turn are read
+        }
+        copy_values<type>(shared_address(own), values, args.value.cell_bytes, cell);
+        half8 key[4][4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
+            }
+        }
+
+        const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 8*(lane%4);
+        float score[16] = {};
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            uint32_t a[2][4]; // two steps of the product
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float * row = source + 8*i*msa_dim + 32*p;
+                const float4 low  = *reinterpret_cast<const float4 *>(row);
+                const float4 high = *reinterpret_cast<const float4 *>(row + 4);
+                a[0][i]     = pack(low.x, low.y);
+                a[0][i + 2] = pack(low.z, low.w);
+                a[1][i]     = pack(high.x, high.y);
+                a[1][i + 2] = pack(high.z, high.w);
+            }
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                const uint32_t * b = reinterpret_cast<const uint32_t *>(&key[n][p]);
+                mma_m16n8k16(score + 4*n, a[0], b[0], b[1]);
+                mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
+            }
+        }
+        uint32_t weight[2][4];
+        few_softmax(state, score, args.scale*log2_e, visible, weight);
+        copies_wait<0>();
+        few_values<type>(state, own, weight);
+    }
+
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
-        reinterpret_cast<float4 *>(own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
+        reinterpret_cast<float4 *>(own)[n*warp_size + lane] =
+            make_float4(state.acc[4*n], state.acc[4*n + 1], state.acc[4*n + 2], state.acc[4*n + 3]);
+    }
+    if (lane%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            sums.top[warp][lane/4 + 8*i] = state.top[i];
+            sums.sum[warp][lane/4 + 8*i] = state.sum[i];
+        }
     }
     __syncthreads();
 
-    // The warps' outputs, weighed; thread t sums pieces t, t + n_thread, ... of the part.
-    float factor[n_warp][2], all_top[2], all_sum[2] = {};
+    // Warp w merges piece w of the eight warps' outputs, in the place of warp 0's.
+    float total[8], top[2], sum[2];
+    const auto piece_of = [&](char * base, const int piece) {
+        return reinterpret_cast<float4 *>(base) + 2*piece*warp_size + lane;
+    };
+    few_merge<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
+        [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
+        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, few_warps, total, top, sum);
+
+    int piece = warp;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (n_rank > 1) { // and CTA r merges its share of the pieces of all CTAs
+        float4 * mine = piece_of(raw, warp);
+        mine[0]         = make_float4(total[0], total[1], total[2], total[3]);
+        mine[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
+        if (warp == 0 && lane%4 == 0) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        all_top[i] = -INFINITY;
-#pragma unroll
-        for (int w = 0; w < n_warp; ++w) {
-            all_top[i] = fmaxf(all_top[i], top_of[w][lane/4 + 8*i]);
-        }
-#pragma unroll
-        for (int w = 0; w < n_warp; ++w) {
-            const float t = top_of[w][lane/4 + 8*i];
-            factor[w][i] = t == -INFINITY ? 0.0f : exp2_fast(t - all_top[i]);
-            all_sum[i] += factor[w][i]*sum_of[w][lane/4 + 8*i];
-        }
-    }
-    const int64_t out = (int64_t) query*args.n_top*parts + part;
-    const float inverse[2] = {all_sum[0] > 0.0f ? 1.0f/all_sum[0] : 0.0f, all_sum[1] > 0.0f ? 1.0f/all_sum[1] : 0.0f};
-#pragma unroll
-    for (int c = warp; c < 8; c += n_warp) {
-        float total[8] = {};
-#pragma unroll
-        for (int w = 0; w < n_warp; ++w) {
-            const float4 * from = reinterpret_cast<const float4 *>(raw + w*(fragment_halves*sizeof(float))) + 2*c*warp_size + lane;
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-                const float4 x = from[k*warp_size];
-                total[4*k]     += factor[w][0]*x.x;
-                total[4*k + 1] += factor[w][0]*x.y;
-                total[4*k + 2] += factor[w][1]*x.z;
-                total[4*k + 3] += factor[w][1]*x.w;
+            for (int i = 0; i < 2; ++i) {
+                sums.all_top[lane/4 + 8*i] = top[i];
+                sums.all_sum[lane/4 + 8*i] = sum[i];
             }
         }
-        reinterpret_cast<uint4 *>(plan.partial + out*fragment_halves)[c*warp_size + lane] = make_uint4(
-            pack(total[0]*inverse[0], total[1]*inverse[0]), pack(total[2]*inverse[1], total[3]*inverse[1]),
-            pack(total[4]*inverse[0], total[5]*inverse[0]), pack(total[6]*inverse[1], total[7]*inverse[1]));
-    }
-    if (warp == 0 && lane%4 == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            plan.log_sum[out*msa_rows + lane/4 + 8*i] = all_sum[i] > 0.0f ? all_top[i] + log2f(all_sum[i]) : -INFINITY;
+        const auto cluster = cooperative_groups::this_cluster();
+        cluster.sync();
+        const int share = few_warps/n_rank;
+        piece = rank*share + warp;
+        if (warp < share) {
+            few_merge<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), piece); },
+                [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
+                [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, n_rank, total, top, sum);
         }
+        cluster.sync(); // nobody leaves while others read
+        if (warp >= share) {
+            return;
+        }
+    }
+#endif
+    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4) + 16*piece;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
+        *reinterpret_cast<float2 *>(out + 8*(k%2)*msa_dim + 8*(k/2)) = make_float2(total[2*k]*scale, total[2*k + 1]*scale);
     }
 }
 
@@ -579,15 +700,10 @@ static cudaError_t in_turn(const steps &... step) {
 }
 
 template <msa_type type>
-static cudaError_t launch_few(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
-    const int  parts  = parts_a_block(args);
-    const int  n_warp = 8/parts;
-    const auto kernel = parts == 2 ? attend_few<type, 4> : attend_few<type, 8>;
-    const dim3 grid(args.n_top*parts, args.n_group, args.pos.n_stream*args.pos.n_token);
-    const auto weigh = parts == 2 ? combine<2*msa_top, 1> : combine<msa_top, 1>;
-    return in_turn(
-        [&] { return launch(kernel, grid, n_warp*warp_size, n_warp*fragment_halves*sizeof(float), stream, args, plan); },
-        [&] { return launch(weigh, dim3(n_query(args)*2), 4*warp_size, 0, stream, args, plan, parts); });
+static cudaError_t launch_few(const msa_attend_args & args, cudaStream_t stream) {
+    const int  n_cluster = current_device().newer ? few_cluster : 1;
+    const dim3 grid(n_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
+    return launch_clusters(n_cluster, attend_few<type>, grid, few_threads, few_warps*few_layout<type>::bytes, stream, args);
 }
 
 template <msa_type type>
@@ -602,13 +718,13 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
         [&] { return launch(scan, dim3(1), scan_threads, 0, stream, args, plan); },
         [&] { return launch(sort_pairs, dim3((n_pair + 255)/256), 256, 0, stream, args, plan); },
         [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); },
-        [&] { return launch(combine<msa_top, 8>, by_warp, 8*warp_size, 0, stream, args, plan, 1); });
+        [&] { return launch(combine, dim3((n_query(args)*(8/combine_pieces) + 7)/8), 8*warp_size, 0, stream, args, plan); });
 }
 
 template <msa_type type>
 static cudaError_t launch_attend(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
     return msa_attend_launch(args) == msa_launch::few_tokens
-        ? launch_few <type>(args, plan, stream)
+        ? launch_few <type>(args, stream)
         : launch_many<type>(args, plan, stream);
 }
 

@@ -13,6 +13,7 @@
 
 #include "msa-tile.cuh"
 
+#include <climits>
 #include <cmath>
 
 namespace msa {
@@ -253,37 +254,53 @@ void score_many(const msa_select_args args, const half8 * expanded, float * scor
 constexpr int few_threads = 256;
 constexpr int few_rows    = 64; // most (token, group) rows
 
-// The products sum over dimensions, so any order will do as long as both operands share it: lane 4*i + j takes
-// dimensions 32*p + 8*j ... + 7 of key i, which is one 16-byte load, as two steps of four.
+constexpr int few_ctas(const int n_row) { // a multiprocessor, by registers
+    return n_row <= 32 ? 2 : 1;
+}
+
+// 16 keys a warp, straight into operand registers. The products sum over dimensions, so any order will do as long as
+// both operands share it: lane 4*i + j takes dimensions 32*p + 8*j ... + 7 of key i, which is one 16-byte load, as two
+// steps of four.
+struct few_keys {
+    half8 key[2][4];   // of keys i and i + 8
+    int   position[2]; // INT_MAX where there is no key
+
+    template <msa_type type>
+    __device__ void load(const msa_select_args & args, const int stream, const int block) {
+        const int lane = threadIdx.x%warp_size;
+        const char * keys = args.key.data + stream*args.key.stream_bytes;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int at   = block*msa_block + threadIdx.x/warp_size*16 + 8*i + lane/4;
+            const int cell = cell_of(args.pos, stream, at);
+            position[i] = cell < 0 ? INT_MAX : at;
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                key[i][p] = cell < 0 ? zero8() : row_format<type>::load(keys + cell*args.key.cell_bytes, 4*p + lane%4);
+            }
+        }
+    }
+};
+
+// A CTA takes blocks blockIdx.x, + gridDim.x, ... and loads one ahead.
 template <msa_type type, int n_tile>
-__global__ __launch_bounds__(few_threads)
+__global__ __launch_bounds__(few_threads, few_ctas(8*n_tile))
 void score_few(const msa_select_args args, float * scores, const int64_t stride) {
     after_previous_kernel();
     constexpr int n_column = 8*n_tile;
+    constexpr int n_warp   = few_threads/warp_size;
     __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
     __shared__ int   position[n_column];
-    __shared__ float best[few_threads/warp_size][n_column];
+    __shared__ float best[2][n_warp][n_column];
 
-    const int block  = blockIdx.x;
-    const int stream = blockIdx.y;
-    const int warp   = threadIdx.x/warp_size;
-    const int lane   = threadIdx.x%warp_size;
-    const int n_row  = args.pos.n_token*args.n_group;
+    const int stream  = blockIdx.y;
+    const int warp    = threadIdx.x/warp_size;
+    const int lane    = threadIdx.x%warp_size;
+    const int n_row   = args.pos.n_token*args.n_group;
+    const int n_block = args.pos.n_block();
 
-    const char * keys = args.key.data + stream*args.key.stream_bytes;
-    half8 key[2][4];
-    int   key_position[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        key_position[i] = block*msa_block + 16*warp + 8*i + lane/4;
-        const int cell = cell_of(args.pos, stream, key_position[i]);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            key[i][p] = cell < 0 ? zero8() : row_format<type>::load(keys + cell*args.key.cell_bytes, 4*p + lane%4);
-        }
-        key_position[i] = cell < 0 ? INT_MAX : key_position[i];
-    }
-
+    few_keys ahead;
+    ahead.load<type>(args, stream, blockIdx.x);
     for (int i = threadIdx.x; i < n_column*msa_dim/2; i += few_threads) {
         const int row = i/(msa_dim/2);
         const int d   = i%(msa_dim/2)*2;
@@ -291,50 +308,55 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
             ? *reinterpret_cast<const float2 *>(args.query + ((int64_t) stream*n_row + row)*msa_dim + d) : make_float2(0.0f, 0.0f);
         *reinterpret_cast<half2 *>(&query[row][d]) = __floats2half2_rn(pair.x, pair.y);
     }
-    if (threadIdx.x < n_row) {
-        position[threadIdx.x] = args.pos.query[(int64_t) stream*args.pos.n_token + threadIdx.x/args.n_group];
+    if (threadIdx.x < n_column) {
+        position[threadIdx.x] = (int) threadIdx.x < n_row ? args.pos.query[(int64_t) stream*args.pos.n_token + threadIdx.x/args.n_group] : -1;
     }
     __syncthreads();
 
-    float acc[n_tile][4] = {};
+    int turn = 0;
+    for (int block = blockIdx.x; block < n_block; block += gridDim.x, turn ^= 1) {
+        const few_keys keys = ahead;
+        if (block + (int) gridDim.x < n_block) {
+            ahead.load<type>(args, stream, block + gridDim.x);
+        }
+        float acc[n_tile][4] = {};
 #pragma unroll
-    for (int p = 0; p < 4; ++p) {
-        const uint32_t * low  = reinterpret_cast<const uint32_t *>(&key[0][p]);
-        const uint32_t * high = reinterpret_cast<const uint32_t *>(&key[1][p]);
-        const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
+        for (int p = 0; p < 4; ++p) {
+            const uint32_t * low  = reinterpret_cast<const uint32_t *>(&keys.key[0][p]);
+            const uint32_t * high = reinterpret_cast<const uint32_t *>(&keys.key[1][p]);
+            const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
+#pragma unroll
+            for (int n = 0; n < n_tile; ++n) {
+                const uint4 b = *reinterpret_cast<const uint4 *>(&query[8*n + lane/4][32*p + 8*(lane%4)]);
+                mma_m16n8k16(acc[n], a[0], b.x, b.y);
+                mma_m16n8k16(acc[n], a[1], b.z, b.w);
+            }
+        }
 #pragma unroll
         for (int n = 0; n < n_tile; ++n) {
-            const uint4 b = *reinterpret_cast<const uint4 *>(&query[8*n + lane/4][32*p + 8*(lane%4)]);
-            mma_m16n8k16(acc[n], a[0], b.x, b.y);
-            mma_m16n8k16(acc[n], a[1], b.z, b.w);
-        }
-    }
-
 #pragma unroll
-    for (int n = 0; n < n_tile; ++n) {
+            for (int e = 0; e < 2; ++e) {
+                const int column = 8*n + 2*(lane%4) + e;
+                const int until  = position[column];
+                float top = fmaxf(keys.position[0] <= until ? acc[n][e] : -INFINITY, keys.position[1] <= until ? acc[n][2 + e] : -INFINITY);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int column = 8*n + 2*(lane%4) + e;
-            const int until  = column < n_row ? position[column] : -1;
-            float top = fmaxf(key_position[0] <= until ? acc[n][e] : -INFINITY, key_position[1] <= until ? acc[n][2 + e] : -INFINITY);
-#pragma unroll
-            for (int other = 4; other < warp_size; other *= 2) {
-                top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
-            }
-            if (lane < 4) {
-                best[warp][column] = top;
+                for (int other = 4; other < warp_size; other *= 2) {
+                    top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
+                }
+                if (lane < 4) {
+                    best[turn][warp][column] = top;
+                }
             }
         }
-    }
-    __syncthreads();
-
-    if (threadIdx.x < n_row) {
-        float top = best[0][threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x < n_row) {
+            float top = best[turn][0][threadIdx.x];
 #pragma unroll
-        for (int i = 1; i < few_threads/warp_size; ++i) {
-            top = fmaxf(top, best[i][threadIdx.x]);
+            for (int i = 1; i < n_warp; ++i) {
+                top = fmaxf(top, best[turn][i][threadIdx.x]);
+            }
+            scores[((int64_t) stream*n_row + threadIdx.x)*stride + block] = top;
         }
-        scores[((int64_t) stream*n_row + threadIdx.x)*stride + block] = top;
     }
 }
 
@@ -395,6 +417,9 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
         mine = max(mine, rank(block));
     }
     best[team][thread] = mine;
+    if (thread < msa_top) {
+        chosen[team][thread] = INT_MAX;
+    }
     if (thread == 0) {
         threshold[team] = 1; // with fewer than n_top threads holding anything, all that is visible qualifies
         count[team] = 0;
@@ -422,6 +447,7 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
     for (int i = thread; i < n_candidate; i += n_thread) {
         const uint64_t candidate = candidates[i];
         int above = 0;
+#pragma unroll 8
         for (int k = 0; k < n_candidate; ++k) {
             above += candidates[k] > candidate;
         }
@@ -435,7 +461,8 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
         int place = thread;
         if (block >= 0) {
             place = 0;
-            for (int k = 0; k < n_chosen; ++k) {
+#pragma unroll
+            for (int k = 0; k < msa_top; ++k) {
                 place += chosen[team][k] < block;
             }
         }
@@ -479,8 +506,9 @@ static cudaError_t launch_score_many(const msa_select_args & args, float * score
 
 template <msa_type type>
 static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
-    const dim3 grid(args.pos.n_block(), args.pos.n_stream);
     const int  n_row = args.pos.n_token*args.n_group;
+    const int  n_resident = few_ctas(n_row)*current_device().n_sm;
+    const dim3 grid(args.pos.n_block() < n_resident ? args.pos.n_block() : n_resident, args.pos.n_stream);
     const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
     return launch(kernel, grid, few_threads, 0, stream, args, scores, score_stride(args));
 }

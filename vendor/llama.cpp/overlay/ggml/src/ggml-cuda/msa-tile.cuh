@@ -21,8 +21,8 @@ constexpr bool msa_hopper = false;
 
 struct device_facts {
     int  n_sm;
-    bool hopper;       // as msa_hopper is in the code that runs there
-    bool programmatic; // has dependent launch
+    bool hopper; // as msa_hopper is in the code that runs there
+    bool newer;  // Hopper or later: dependent launch and clusters
 };
 
 inline device_facts current_device() {
@@ -32,7 +32,7 @@ inline device_facts current_device() {
     cudaDeviceGetAttribute(&facts.n_sm, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     facts.hopper = major == 9;
-    facts.programmatic = major >= 9;
+    facts.newer  = major >= 9;
     return facts;
 }
 
@@ -68,25 +68,36 @@ __device__ inline float exp2_fast(const float x) {
 // Launches with programmatic dependence where the device has it: the kernel's start overlaps the end of the one before.
 // Such a kernel calls after_previous_kernel() before it reads what an earlier kernel wrote, and reads with plain loads,
 // which the compiler cannot move above that call as it may move __ldg and const __restrict__.
+// n_cluster CTAs along x form a cluster.
 template <typename... params>
-cudaError_t launch(void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes, cudaStream_t stream, const params... args) {
+cudaError_t launch_clusters(const int n_cluster, void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes,
+        cudaStream_t stream, const params... args) {
     if (shared_bytes > 48*1024) {
         const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared_bytes);
         if (status != cudaSuccess) {
             return status;
         }
     }
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attribute[2] = {};
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = cudaLaunchAttributeClusterDimension;
+    attribute[1].val.clusterDim.x = n_cluster;
+    attribute[1].val.clusterDim.y = 1;
+    attribute[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim          = grid;
     config.blockDim         = dim3(n_thread);
     config.dynamicSmemBytes = shared_bytes;
     config.stream           = stream;
-    config.attrs            = &attribute;
-    config.numAttrs         = current_device().programmatic ? 1 : 0;
+    config.attrs            = attribute;
+    config.numAttrs         = !current_device().newer ? 0 : n_cluster == 1 ? 1 : 2;
     return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <typename... params>
+cudaError_t launch(void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes, cudaStream_t stream, const params... args) {
+    return launch_clusters(1, kernel, grid, n_thread, shared_bytes, stream, args...);
 }
 
 __device__ inline void after_previous_kernel() {
@@ -98,6 +109,10 @@ __device__ inline void after_previous_kernel() {
 
 // ---------------------------------------------------------------------------------------------------------------
 // cache rows
+
+__host__ __device__ constexpr int row_bytes_of(const msa_type type) {
+    return type == msa_type::q8_0 ? msa_dim/32*34 : type == msa_type::q4_0 ? msa_dim/32*18 : msa_dim*2;
+}
 
 template <msa_type type> struct row_format;
 
@@ -179,6 +194,10 @@ __device__ inline half8 zero8() {
 
 __device__ inline void copy16_async(const uint32_t to, const char * from, const bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(present ? 16 : 0) : "memory");
+}
+
+__device__ inline void copy8_async(const uint32_t to, const char * from, const bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(present ? 8 : 0) : "memory");
 }
 
 __device__ inline void copies_commit() {
