@@ -87,7 +87,6 @@ __device__ static int bucket_of(const msa_attend_args & args, const int query, c
 
 // A warp a (token, group): its queries to f16 in fragment order, its pairs into the histogram.
 __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
-    after_previous_kernel();
     const int query = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
     const int lane  = threadIdx.x%warp_size;
     if (query >= n_query(args)) {
@@ -132,7 +131,6 @@ __device__ static int2 scan_warp(int2 value) { // inclusive
 // One CTA: where every block's pairs begin, and the chunks they are cut into.
 __global__ __launch_bounds__(scan_threads)
 void scan(const msa_attend_args args, const attend_plan plan) {
-    after_previous_kernel();
     __shared__ int2 total[warp_size];
     const int warp = threadIdx.x/warp_size;
     const int lane = threadIdx.x%warp_size;
@@ -166,7 +164,6 @@ void scan(const msa_attend_args args, const attend_plan plan) {
 }
 
 __global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
-    after_previous_kernel();
     const int pair = blockIdx.x*blockDim.x + threadIdx.x;
     if (pair < n_query(args)*args.n_top && plan.rank[pair] >= 0) {
         plan.list[plan.first[bucket_of(args, pair/args.n_top, args.ids[pair])] + plan.rank[pair]] = pair;
@@ -250,7 +247,6 @@ __device__ static void store_part(const attend_plan & plan, const int64_t part, 
 template <msa_type type>
 __global__ __launch_bounds__(many_threads, many_ctas(msa_hopper))
 void attend_many(const msa_attend_args args, const attend_plan plan) {
-    after_previous_kernel();
     extern __shared__ __align__(1024) char raw[];
     many_shared & shared = *reinterpret_cast<many_shared *>(raw);
     const int warp = threadIdx.x/warp_size;
@@ -333,7 +329,6 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
 constexpr int combine_pieces = 2;
 
 __global__ void combine(const msa_attend_args args, const attend_plan plan) {
-    after_previous_kernel();
     const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
     const int lane  = threadIdx.x%warp_size;
     const int query = warp/(8/combine_pieces);
@@ -402,13 +397,14 @@ __global__ void combine(const msa_attend_args args, const attend_plan plan) {
 // cross shared memory to be transposed.
 constexpr int few_threads = 256;
 constexpr int few_warps   = few_threads/warp_size;
-constexpr int few_cluster = 8;
+constexpr int few_cluster = msa_top/2; // a cluster has all blocks of a (token, group)
+static_assert(few_cluster == few_warps, "pieces of an output: one a warp, then one a CTA");
 
-// A warp's shared memory: 32 value rows as they are, then 16 of them as f16 where they are not; last its output.
+// A warp's shared memory: 32 value rows as they are, then for quantised rows 16 of them as f16; last its output.
 template <msa_type type>
 struct few_layout {
-    static constexpr bool converts    = type != msa_type::f16;
-    static constexpr int  copy_bytes  = row_bytes_of(type)%16 == 0 ? 16 : 8; // rows of quantised caches are 8-byte aligned
+    static constexpr bool converts    = type == msa_type::q8_0 || type == msa_type::q4_0;
+    static constexpr int  copy_bytes  = converts ? 8 : 16; // quantised rows are 8-byte aligned
     static constexpr int  copies      = row_bytes_of(type)/copy_bytes;      // a row
     static constexpr int  raw_bytes   = 32*row_bytes_of(type);
     static constexpr int  input_bytes = raw_bytes + (converts ? 16*msa_dim*(int) sizeof(half) : 0);
@@ -432,8 +428,6 @@ __device__ static void copy_values(const uint32_t to, const char * values, const
         const char * source = values + (from < 0 ? 0 : from)*cell_bytes + at*layout::copy_bytes;
         if constexpr (!layout::converts) {
             copy16_async(to + value_offset(row, at), source, from >= 0);
-        } else if constexpr (layout::copy_bytes == 16) {
-            copy16_async(to + piece*16, source, from >= 0);
         } else {
             copy8_async(to + piece*8, source, from >= 0);
         }
@@ -441,15 +435,8 @@ __device__ static void copy_values(const uint32_t to, const char * values, const
     copies_commit();
 }
 
-// Of one warp, over the keys it has seen so far.
-struct few_state {
-    float acc[64];
-    float top[2]; // in units of the exponent of 2
-    float sum[2];
-};
-
-// score: products of 16 rows with 32 keys, in four groups of eight.
-__device__ static void few_softmax(few_state & state, float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4]) {
+// score: products of 16 rows with 32 keys, in four groups of eight -> weights; row maxima in units of the exponent of 2.
+__device__ static void few_softmax(float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4], float (&top)[2], float (&sum)[2]) {
     const int lane = threadIdx.x%warp_size;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -463,29 +450,32 @@ __device__ static void few_softmax(few_state & state, float (&score)[16], const 
                 best = fmaxf(best, x);
             }
         }
-        const float top    = fmaxf(state.top[i], scale*row_max(best));
-        const float base   = top == -INFINITY ? 0.0f : top;
-        const float shrink = exp2_fast(state.top[i] - base);
-        float sum = 0.0f;
+        top[i] = scale*row_max(best);
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+        float part = 0.0f;
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             const float low  = exp2_fast(scale*score[4*n + 2*i]     - base);
             const float high = exp2_fast(scale*score[4*n + 2*i + 1] - base);
-            sum += low + high;
+            part += low + high;
             weight[n/2][2*(n%2) + i] = pack(low, high);
         }
-        state.sum[i] = state.sum[i]*shrink + row_sum(sum);
-        state.top[i] = top;
+        sum[i] = row_sum(part);
+    }
+}
+
+// Every lane turns the pieces that it copied itself from bf16 into f16.
+__device__ static void few_narrow(char * own) {
 #pragma unroll
-        for (int n = 0; n < 16; ++n) {
-            state.acc[4*n + 2*i]     *= shrink;
-            state.acc[4*n + 2*i + 1] *= shrink;
-        }
+    for (int i = 0; i < few_layout<msa_type::bf16>::copies; ++i) {
+        const int piece = i*warp_size + threadIdx.x%warp_size;
+        half8 * chunk = reinterpret_cast<half8 *>(own + value_offset(piece/16, piece%16));
+        *chunk = row_format<msa_type::bf16>::load(reinterpret_cast<const char *>(chunk), 0);
     }
 }
 
 template <msa_type type>
-__device__ static void few_values(few_state & state, char * own, const uint32_t (&weight)[2][4]) {
+__device__ static void few_values(float (&acc)[64], char * own, const uint32_t (&weight)[2][4]) {
     using layout = few_layout<type>;
     const int lane = threadIdx.x%warp_size;
 #pragma unroll
@@ -505,8 +495,8 @@ __device__ static void few_values(few_state & state, char * own, const uint32_t 
         for (int n = 0; n < 16; n += 2) {
             uint32_t b[4];
             load_matrices_transposed(b, shared_address(tile + value_offset(lane%16, n + lane/16)));
-            mma_m16n8k16(state.acc + 4*n,     weight[k], b[0], b[1]);
-            mma_m16n8k16(state.acc + 4*n + 4, weight[k], b[2], b[3]);
+            mma_m16n8k16(acc + 4*n,     weight[k], b[0], b[1]);
+            mma_m16n8k16(acc + 4*n + 4, weight[k], b[2], b[3]);
         }
     }
 }
@@ -520,15 +510,23 @@ struct few_sums {
 
 // n outputs weighed by their sums: total = lane's eight elements of one piece.
 template <int n, typename part_at, typename top_at, typename sum_at>
-__device__ static void few_merge(const part_at & part, const top_at & top_of, const sum_at & sum_of, const int n_used,
+__device__ static void few_merge(const part_at & part, const top_at & top_of, const sum_at & sum_of,
         float (&total)[8], float (&top)[2], float (&sum)[2]) {
+    float factor[n][2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         top[i] = -INFINITY;
         sum[i] = 0.0f;
 #pragma unroll
         for (int w = 0; w < n; ++w) {
-            top[i] = fmaxf(top[i], w < n_used ? top_of(w, i) : -INFINITY);
+            factor[w][i] = top_of(w, i);
+            top[i] = fmaxf(top[i], factor[w][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int w = 0; w < n; ++w) {
+            factor[w][i] = exp2_fast(factor[w][i] - base);
+            sum[i] += factor[w][i]*sum_of(w, i);
         }
     }
 #pragma unroll
@@ -537,155 +535,145 @@ __device__ static void few_merge(const part_at & part, const top_at & top_of, co
     }
 #pragma unroll
     for (int w = 0; w < n; ++w) {
-        if (w < n_used) {
-            const float4 * from = part(w);
-            const float4 x[2] = {from[0], from[warp_size]};
-            float factor[2];
+        const float4 * from = part(w);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                factor[i] = top[i] == -INFINITY ? 0.0f : exp2_fast(top_of(w, i) - top[i]);
-                sum[i] += factor[i]*sum_of(w, i);
-            }
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-                total[4*k]     += factor[0]*x[k].x;
-                total[4*k + 1] += factor[0]*x[k].y;
-                total[4*k + 2] += factor[1]*x[k].z;
-                total[4*k + 3] += factor[1]*x[k].w;
-            }
+        for (int k = 0; k < 2; ++k) {
+            const float4 x = from[k*warp_size];
+            total[4*k]     += factor[w][0]*x.x;
+            total[4*k + 1] += factor[w][0]*x.y;
+            total[4*k + 2] += factor[w][1]*x.z;
+            total[4*k + 3] += factor[w][1]*x.w;
         }
     }
 }
 
+constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
+
 template <msa_type type>
-__global__ __launch_bounds__(few_threads, 1)
+__global__ __launch_bounds__(few_threads, 2)
 void attend_few(const msa_attend_args args) {
-    after_previous_kernel();
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // clusters; older devices attend to few tokens as to many
     using layout = few_layout<type>;
     extern __shared__ __align__(1024) char raw[];
     __shared__ few_sums sums;
+    __shared__ __align__(16) float queries[msa_rows*few_query_stride];
 
     const int warp   = threadIdx.x/warp_size;
     const int lane   = threadIdx.x%warp_size;
     const int rank   = blockIdx.x; // in the cluster, which is the whole of x
-    const int n_rank = gridDim.x;
     const int group  = blockIdx.y;
     const int token  = blockIdx.z; // of all streams
     const int query  = token*args.n_group + group;
     const int stream = token/args.pos.n_token;
-    const int position = args.pos.query[token];
     const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
     const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
     char * own = raw + warp*layout::bytes;
 
-    few_state state = {{}, {-INFINITY, -INFINITY}, {}};
-    for (int slot = 2*rank; slot < args.n_top; slot += 2*n_rank) {
-        // Lane l looks after key l of the warp's 32: 16 of the block in this slot, 16 of the next.
-        const int mine  = slot + lane/16;
-        const int block = mine < args.n_top ? args.ids[(int64_t) query*args.n_top + mine] : -1;
-        const int at    = block*msa_block + 16*warp + lane%16;
-        const int cell  = block < 0 ? -1 : cell_of(args.pos, stream, at);
-        const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
-        if (slot > 2*rank) {
-            __syncwarp(); // values of the last turn are read
-        }
-        copy_values<type>(shared_address(own), values, args.value.cell_bytes, cell);
-        half8 key[4][4];
+    // Lane l looks after key l of the warp's 32: 16 of each of two blocks.
+    const int slot  = 2*rank + lane/16;
+    const int block = slot < args.n_top ? args.ids[(int64_t) query*args.n_top + slot] : -1;
+    const int position = args.pos.query[token];
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-            const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
+    for (int i = 0; i < fragment_halves/4/few_threads; ++i) { // while the ids come in
+        const int at = i*few_threads + threadIdx.x;
+        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
+            reinterpret_cast<const char *>(args.query + (int64_t) query*fragment_halves + 4*at), true);
+    }
+    copies_commit();
+    const int at   = block*msa_block + 16*warp + lane%16;
+    const int cell = block < 0 ? -1 : cell_of(args.pos, stream, at);
+    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
+    copy_values<type>(shared_address(own), values, args.value.cell_bytes, cell);
+    half8 key[4][4];
 #pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
-            }
-        }
-
-        const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 8*(lane%4);
-        float score[16] = {};
+    for (int n = 0; n < 4; ++n) {
+        const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
-            uint32_t a[2][4]; // two steps of the product
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float * row = source + 8*i*msa_dim + 32*p;
-                const float4 low  = *reinterpret_cast<const float4 *>(row);
-                const float4 high = *reinterpret_cast<const float4 *>(row + 4);
-                a[0][i]     = pack(low.x, low.y);
-                a[0][i + 2] = pack(low.z, low.w);
-                a[1][i]     = pack(high.x, high.y);
-                a[1][i + 2] = pack(high.z, high.w);
-            }
-#pragma unroll
-            for (int n = 0; n < 4; ++n) {
-                const uint32_t * b = reinterpret_cast<const uint32_t *>(&key[n][p]);
-                mma_m16n8k16(score + 4*n, a[0], b[0], b[1]);
-                mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
-            }
+            key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
         }
-        uint32_t weight[2][4];
-        few_softmax(state, score, args.scale*log2_e, visible, weight);
-        copies_wait<0>();
-        few_values<type>(state, own, weight);
     }
+    copies_wait<1>();
+    __syncthreads();
 
-    __syncwarp();
+    const float * source = queries + lane/4*few_query_stride + 8*(lane%4);
+    float score[16] = {};
 #pragma unroll
-    for (int n = 0; n < 16; ++n) {
-        reinterpret_cast<float4 *>(own)[n*warp_size + lane] =
-            make_float4(state.acc[4*n], state.acc[4*n + 1], state.acc[4*n + 2], state.acc[4*n + 3]);
+    for (int p = 0; p < 4; ++p) {
+        uint32_t a[2][4]; // two steps of the product
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float * row = source + 8*i*few_query_stride + 32*p;
+            const float4 low  = *reinterpret_cast<const float4 *>(row);
+            const float4 high = *reinterpret_cast<const float4 *>(row + 4);
+            a[0][i]     = pack(low.x, low.y);
+            a[0][i + 2] = pack(low.z, low.w);
+            a[1][i]     = pack(high.x, high.y);
+            a[1][i + 2] = pack(high.z, high.w);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const uint32_t * b = reinterpret_cast<const uint32_t *>(&key[n][p]);
+            mma_m16n8k16(score + 4*n, a[0], b[0], b[1]);
+            mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
+        }
     }
+    uint32_t weight[2][4];
+    float top[2], sum[2];
+    few_softmax(score, args.scale*log2_e, visible, weight, top, sum);
     if (lane%4 == 0) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            sums.top[warp][lane/4 + 8*i] = state.top[i];
-            sums.sum[warp][lane/4 + 8*i] = state.sum[i];
+            sums.top[warp][lane/4 + 8*i] = top[i];
+            sums.sum[warp][lane/4 + 8*i] = sum[i];
         }
+    }
+    copies_wait<0>();
+    if constexpr (type == msa_type::bf16) {
+        few_narrow(own);
+    }
+    float acc[64] = {};
+    few_values<type>(acc, own, weight);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+        reinterpret_cast<float4 *>(own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
     }
     __syncthreads();
 
-    // Warp w merges piece w of the eight warps' outputs, in the place of warp 0's.
-    float total[8], top[2], sum[2];
+    // Warp w merges piece w of the eight warps' outputs, in the place of warp 0's; then CTA r piece r of the eight CTAs'.
+    float total[8];
     const auto piece_of = [&](char * base, const int piece) {
         return reinterpret_cast<float4 *>(base) + 2*piece*warp_size + lane;
     };
     few_merge<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
         [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
-        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, few_warps, total, top, sum);
-
-    int piece = warp;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (n_rank > 1) { // and CTA r merges its share of the pieces of all CTAs
-        float4 * mine = piece_of(raw, warp);
-        mine[0]         = make_float4(total[0], total[1], total[2], total[3]);
-        mine[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
-        if (warp == 0 && lane%4 == 0) {
+        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
+    float4 * mine = piece_of(raw, warp);
+    mine[0]         = make_float4(total[0], total[1], total[2], total[3]);
+    mine[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
+    if (warp == 0 && lane%4 == 0) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                sums.all_top[lane/4 + 8*i] = top[i];
-                sums.all_sum[lane/4 + 8*i] = sum[i];
-            }
-        }
-        const auto cluster = cooperative_groups::this_cluster();
-        cluster.sync();
-        const int share = few_warps/n_rank;
-        piece = rank*share + warp;
-        if (warp < share) {
-            few_merge<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), piece); },
-                [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
-                [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, n_rank, total, top, sum);
-        }
-        cluster.sync(); // nobody leaves while others read
-        if (warp >= share) {
-            return;
+        for (int i = 0; i < 2; ++i) {
+            sums.all_top[lane/4 + 8*i] = top[i];
+            sums.all_sum[lane/4 + 8*i] = sum[i];
         }
     }
+    const auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    if (warp == 0) {
+        few_merge<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), rank); },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, total, top, sum);
+        float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4) + 16*rank;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
+            *reinterpret_cast<float2 *>(out + 8*(k%2)*msa_dim + 8*(k/2)) = make_float2(total[2*k]*scale, total[2*k + 1]*scale);
+        }
+    }
+    cluster.sync(); // nobody leaves while others read
 #endif
-    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4) + 16*piece;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-        const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
-        *reinterpret_cast<float2 *>(out + 8*(k%2)*msa_dim + 8*(k/2)) = make_float2(total[2*k]*scale, total[2*k + 1]*scale);
-    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -701,9 +689,8 @@ static cudaError_t in_turn(const steps &... step) {
 
 template <msa_type type>
 static cudaError_t launch_few(const msa_attend_args & args, cudaStream_t stream) {
-    const int  n_cluster = current_device().newer ? few_cluster : 1;
-    const dim3 grid(n_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
-    return launch_clusters(n_cluster, attend_few<type>, grid, few_threads, few_warps*few_layout<type>::bytes, stream, args);
+    const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
+    return launch_clusters(few_cluster, attend_few<type>, grid, few_threads, few_warps*few_layout<type>::bytes, stream, args);
 }
 
 template <msa_type type>
@@ -741,7 +728,7 @@ msa_launch msa_attend_launch(const msa_attend_args & args) {
     if (!shape) {
         return msa_launch::none;
     }
-    return n_token <= 32 ? msa_launch::few_tokens : msa_launch::many_tokens;
+    return n_token <= 32 && msa::current_device().newer ? msa_launch::few_tokens : msa_launch::many_tokens;
 }
 
 size_t msa_attend_scratch_bytes(const msa_attend_args & args) {

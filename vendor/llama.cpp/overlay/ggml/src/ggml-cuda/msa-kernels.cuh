@@ -67,7 +67,7 @@ struct msa_attend_args {
     float         * out;     // like query
 };
 
-// How the work is shaped, decided from the shape alone.
+// How the work is shaped; none: not supported. Depends on the shape, the types and the current device only.
 enum class msa_launch { none, few_tokens, many_tokens };
 
 msa_launch msa_select_launch(const msa_select_args & args);

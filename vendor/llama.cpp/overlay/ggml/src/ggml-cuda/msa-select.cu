@@ -153,7 +153,6 @@ constexpr int expand_threads = 256;
 
 template <msa_type type>
 __global__ void expand(const msa_select_args args, half8 * out) {
-    after_previous_kernel();
     const int position = (blockIdx.x*expand_threads + threadIdx.x)/16;
     const int chunk    = threadIdx.x%16;
     if (position < args.pos.n_pos) {
@@ -167,7 +166,6 @@ __global__ void expand(const msa_select_args args, half8 * out) {
 // expanded: rows of f16 by position; otherwise the f16 cache itself, by cell.
 __global__ __launch_bounds__(score_threads, 1)
 void score_many(const msa_select_args args, const half8 * expanded, float * scores, const int64_t stride, const int run) {
-    after_previous_kernel();
     extern __shared__ __align__(1024) char raw[];
     constexpr int n_stage = score_stages(msa_hopper);
     score_shared<n_stage> & shared = *reinterpret_cast<score_shared<n_stage> *>(raw);
@@ -286,7 +284,6 @@ struct few_keys {
 template <msa_type type, int n_tile>
 __global__ __launch_bounds__(few_threads, few_ctas(8*n_tile))
 void score_few(const msa_select_args args, float * scores, const int64_t stride) {
-    after_previous_kernel();
     constexpr int n_column = 8*n_tile;
     constexpr int n_warp   = few_threads/warp_size;
     __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
@@ -390,7 +387,6 @@ template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
 void choose(const msa_select_args args, const float * scores, const int64_t stride, const int capacity) {
     constexpr int rows_a_cta = choose_cta/n_thread;
-    after_previous_kernel();
     extern __shared__ uint64_t candidates_of_all[];
     __shared__ uint64_t best[rows_a_cta][n_thread];
     __shared__ uint64_t threshold[rows_a_cta];
