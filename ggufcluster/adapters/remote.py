@@ -25,7 +25,9 @@ class Remote(Protocol):
     """One host on which commands run and files are written.
 
     Every method raises a `HostError` (unreachable, refused, timed out) or, where it says so,
-    `RemoteCommandError`. Every wait is bounded. One thread at a time may use it.
+    `RemoteCommandError`. Every wait is bounded. One thread at a time may use it. A command that is
+    given up (deadline, Ctrl-C) is ended with its whole process group; what must outlive its
+    command needs a session of its own (`setsid`).
     """
 
     @property
@@ -43,6 +45,8 @@ class Remote(Protocol):
     def stream(self, command: Command, *, quiet_timeout: float | None) -> Iterator[str]:
         """Yield the lines of stdout and stderr together as they come.
 
+        Closing the iterator early ends the command.
+
         Raises:
             RemoteCommandError: It exited non-zero.
             CommandTimeoutError: No line came for `quiet_timeout` seconds (None: wait for ever).
@@ -52,6 +56,8 @@ class Remote(Protocol):
         self, source: Path, target: PurePosixPath, *, on_bytes: Callable[[int], None] | None = None
     ) -> None:
         """Copy one file, with its mode, whole or not at all (temporary name, then rename).
+
+        Folders above `target` are made. `on_bytes` is told the bytes sent since its last call.
 
         Raises:
             DiskFullError: The host ran out of space; the temporary file is removed.
@@ -70,3 +76,15 @@ class Remote(Protocol):
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
+
+
+class FarRemote(Remote, Protocol):
+    """A host on another machine, with both ends of the way to it."""
+
+    @property
+    def own_address(self) -> str:
+        """IP address of this machine on the way to the host."""
+
+    @property
+    def peer_address(self) -> str:
+        """IP address by which this machine reaches the host."""

@@ -46,6 +46,13 @@ class Command:
         """Return the added environment with secrets in clear."""
         return {name: _reveal(piece) for name, piece in self.env.items()}
 
+    def mask(self, text: str) -> str:
+        """Return text with every secret of this command masked, for output that may repeat one."""
+        for piece in (*self.argv, *self.env.values()):
+            if isinstance(piece, Secret) and piece.reveal():
+                text = text.replace(piece.reveal(), str(piece))
+        return text
+
     def _render(self, text_of: Callable[[Piece], str]) -> str:
         words = [shlex.quote(text_of(piece)) for piece in self.argv]
         if self.env:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from ggufcluster.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,13 +47,23 @@ class HostPaths:
 
 
 def paths_from_probe(output: str) -> HostPaths:
-    """Read the four lines printed by `PROBE`."""
-    cache, state, config, data = (PurePosixPath(line) for line in output.splitlines())
+    """Read the four lines printed by `PROBE`; a login script may have printed before them.
+
+    Raises:
+        ValueError: They are not there.
+    """
+    cache, state, config, data = (PurePosixPath(line) for line in output.splitlines()[-4:])
     return _under(cache, state, config, data)
 
 
 def paths_from_env(env: Mapping[str, str]) -> HostPaths:
-    """Resolve the folders from environment variables, with the XDG defaults under HOME."""
+    """Resolve the folders from environment variables, with the XDG defaults under HOME.
+
+    Raises:
+        ConfigError: HOME is not set.
+    """
+    if not env.get("HOME"):
+        raise ConfigError("HOME is not set", source="environment")
     home = PurePosixPath(env["HOME"])
 
     def folder(name: str, default: str) -> PurePosixPath:

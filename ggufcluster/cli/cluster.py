@@ -1,0 +1,221 @@
+"""up, down, status, logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggufcluster.cli import options
+
+if TYPE_CHECKING:
+    from ggufcluster.config import Settings
+    from ggufcluster.core.record import ClusterRecord
+    from ggufcluster.core.wish import Wish
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command(context_settings=_PASS_ON)(up)
+    app.command()(down)
+    app.command()(status)
+    app.command()(logs)
+
+
+def up(
+    context: typer.Context,
+    *,
+    worker: options.Workers = None,
+    model: Annotated[str | None, typer.Option(metavar="FILE", help="GGUF, first shard.")] = None,
+    ctx: Annotated[int | None, typer.Option(help="Tokens per slot. Default: what fits.")] = None,
+    parallel: Annotated[int | None, typer.Option(help="Slots. Default: 1.")] = None,
+    kv_type: Annotated[str | None, typer.Option(metavar="f16|q8_0|q4_0")] = None,
+    ubatch: Annotated[int | None, typer.Option(help="Tokens per ubatch.")] = None,
+    template: Annotated[str | None, typer.Option(metavar="FILE", help="Chat template.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the API.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API. Default: 8080.")] = None,
+    api_key_file: Annotated[str | None, typer.Option(metavar="FILE")] = None,
+    backend: options.Backend = None,
+    arch: options.Arch = None,
+    jobs: options.Jobs = None,
+    source: options.Source = None,
+    accept_new_host_keys: options.AcceptKeys = None,
+    allow_public: Annotated[
+        bool | None, typer.Option("--allow-public", help="Allow a worker on a public address.")
+    ] = None,
+    drop_caches: Annotated[
+        bool | None, typer.Option("--drop-caches", help="Free the page cache on every node.")
+    ] = None,
+    tool_check: Annotated[
+        bool | None, typer.Option("--tool-check/--no-tool-check", help="Prove one tool call.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands, start nothing.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    r"""Bring a cluster up: build, copy, start, load, prove.
+
+    Everything after -- goes to llama-server as it is.
+
+    \b
+    Examples:
+      ggufcluster up --worker 10.20.20.2
+      ggufcluster up -w 10.20.20.2 -w spark@10.20.20.3 --model m3-00001-of-00005.gguf
+      ggufcluster up -w local:2 --model toy.gguf -- --threads 4
+    """
+    from ggufcluster.cli import up_report
+    from ggufcluster.cli.output import Output
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.dry_run import dry_run as dry
+    from ggufcluster.workflows.up import Up
+
+    settings = _settings(
+        {
+            "workers.hosts": worker or None,
+            "model": model,
+            "ctx": ctx,
+            "parallel": parallel,
+            "kv_type": kv_type,
+            "ubatch": ubatch,
+            "template": template,
+            "head.host": host,
+            "head.port": port,
+            "head.api_key_file": api_key_file,
+            "engine.backend": backend,
+            "engine.arch": arch or None,
+            "engine.jobs": jobs,
+            "engine.source": source,
+            "workers.accept_new_host_keys": accept_new_host_keys,
+            "workers.allow_public": allow_public,
+            "head.drop_caches": drop_caches,
+            "head.tool_check": tool_check,
+        }
+    )
+    output = Output(as_json=as_json, quiet=quiet)
+    wish = wish_of(settings, extra=tuple(context.args))
+    with world(settings) as outside:
+        if dry_run:
+            plan = output.follow(dry(outside.seams(), wish, outside.build_request, outside.paths))
+            up_report.show_dry_run(output, plan, as_json=as_json)
+            return
+        record = output.follow(Up(outside.seams(), outside.engines(), outside.store, wish).run())
+    up_report.show(output, record, as_json=as_json)
+
+
+def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
+    r"""End exactly what up started, on every host.
+
+    \b
+    Example:
+      ggufcluster down
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.down import down as take_down
+
+    output = Output(as_json=as_json, quiet=quiet)
+    with world(_settings({})) as outside:
+        found = output.follow(take_down(outside.seams(), outside.store))
+    if as_json:
+        output.data({"ended": found})
+    elif found:
+        output.line("the cluster is down")
+
+
+def status(*, as_json: options.Json = False) -> None:
+    r"""Show head, workers, layers, memory; exit code 0 only when healthy.
+
+    \b
+    Examples:
+      ggufcluster status
+      ggufcluster status --json | jq .healthy
+    """
+    from ggufcluster.cli import status_report
+    from ggufcluster.cli.output import Output
+    from ggufcluster.errors import ClusterUnhealthyError
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.status import status as inspect
+
+    output = Output(as_json=as_json)
+    with world(_settings({})) as outside:
+        record = _record(outside.store.load())
+        found = inspect(outside.seams(), record)
+    status_report.show(output, found, as_json=as_json)
+    if not found.healthy:
+        raise ClusterUnhealthyError(found.problems)
+
+
+def logs(
+    who: Annotated[str, typer.Argument(help="head, worker, or a worker's name.")] = "head",
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Last lines.")] = 50,
+) -> None:
+    r"""Show the log of the head or of a worker.
+
+    \b
+    Examples:
+      ggufcluster logs
+      ggufcluster logs worker -f
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.logs import logs as read
+
+    output = Output()
+    with world(_settings({})) as outside:
+        record = _record(outside.store.load())
+        for line in read(outside.seams(), record, who, lines=lines, follow=follow):
+            output.line(line)
+
+
+def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
+    """Read from the settings what `up` is asked for."""
+    from ggufcluster.core.wish import Wish
+
+    return Wish(
+        workers=settings["workers.hosts"],
+        model=_absolute(settings["model"]),
+        context=settings["ctx"],
+        parallel=settings["parallel"],
+        kv_type=settings["kv_type"],
+        ubatch=settings["ubatch"],
+        template=_path(settings["template"]),
+        host=settings["head.host"],
+        port=settings["head.port"],
+        api_key_file=_path(settings["head.api_key_file"]),
+        extra=extra,
+        allow_public=settings["workers.allow_public"],
+        drop_caches=settings["head.drop_caches"],
+        tool_check=settings["head.tool_check"],
+        ready_seconds=float(settings["workers.ready_seconds"]),
+        stall_seconds=float(settings["head.stall_seconds"]),
+    )
+
+
+def _settings(flags: dict[str, object]) -> Settings:
+    from ggufcluster.config import load_settings
+
+    return load_settings(os.environ, folder=Path.cwd(), flags=flags)
+
+
+def _record(record: ClusterRecord | None) -> ClusterRecord:
+    from ggufcluster.errors import ClusterUnhealthyError
+
+    if record is None:
+        raise ClusterUnhealthyError(("no cluster is up",))
+    return record
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
+
+
+def _absolute(text: str | None) -> str | None:
+    return str(Path(text).expanduser().absolute()) if text else None

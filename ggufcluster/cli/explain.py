@@ -1,0 +1,104 @@
+"""From an exception to exit code and next step: the one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ggufcluster import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INTERRUPTED = 130
+
+
+def _text(hint: str) -> Callable[[errors.GgufClusterError], str]:
+    return lambda _error: hint
+
+
+def _host_key(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.HostKeyError)
+    if error.changed:
+        return (
+            "if the machine was set up anew, remove its old key:"
+            f" ssh-keygen -R {error.host.rpartition('@')[2]}; if not, somebody may be in between"
+        )
+    return "compare it with the machine's own, then repeat with --accept-new-host-keys"
+
+
+def _ssh_login(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.AuthenticationError)
+    return f"allow your key there: ssh-copy-id {error.user}@{error.host.rpartition('@')[2]}"
+
+
+def _fingerprint(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.WorkerFingerprintError)
+    return "something else listens there; end it, or let `ggufcluster up` choose another port"
+
+
+def _proof(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ProofError)
+    if any("tool call" in failure for failure in error.failures):
+        return "choose a template with --template, or skip this check with --no-tool-check"
+    return "see `ggufcluster logs head`; the cluster was taken down"
+
+
+# Order matters: the first class that fits is taken, so leaves stand before their roots.
+_TABLE: tuple[
+    tuple[type[errors.GgufClusterError], int, Callable[[errors.GgufClusterError], str]], ...
+] = (
+    (errors.ConfigError, 3, _text("see `ggufcluster config` for what is set and where")),
+    (errors.SourceError, 10, _text("check the network, or give a tree with --source DIR")),
+    (errors.PatchError, 11, _text("vendor/llama.cpp/README.md says how to move to another pin")),
+    (errors.ToolchainError, 12, _text("install it, or choose another --backend or --arch")),
+    (errors.BuildError, 13, _text("repeat the command to resume where it stopped")),
+    (errors.EngineError, 14, _text("build it anew with `ggufcluster build`")),
+    (errors.HostUnreachableError, 20, _text("check name, address, port and cable")),
+    (errors.AuthenticationError, 21, _ssh_login),
+    (errors.HostKeyError, 22, _host_key),
+    (errors.CommandTimeoutError, 23, _text("check the load of that machine, then repeat")),
+    (errors.DiskFullError, 24, _text("make room there, then repeat; nothing was left behind")),
+    (errors.RemoteCommandError, 25, _text("log in there and try the command by hand")),
+    (errors.HostError, 26, _text("log in there and look")),
+    (errors.WorkerAddressError, 30, _text("write workers as [user@]host[:ssh-port] or local:N")),
+    (errors.WorkerFingerprintError, 31, _fingerprint),
+    (errors.WorkerBusyError, 32, _text("take that cluster down first, from its own head")),
+    (errors.WorkerNotReadyError, 33, _text("its last lines are above; see also the host's memory")),
+    (errors.WorkerError, 34, _text("see `ggufcluster status`")),
+    (errors.ModelMissingError, 40, _text("name one with --model FILE, or download one first")),
+    (errors.NotGgufError, 41, _text("give a .gguf file, or the first shard of a set")),
+    (errors.TruncatedModelError, 42, _text("download that file again")),
+    (errors.ModelFileError, 43, _text("download it again, or give another model")),
+    (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
+    (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),
+    (errors.PortTakenError, 50, _text("end that process, or choose another --port")),
+    (errors.HeadStartError, 51, _text("its last lines are above")),
+    (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
+    (errors.ProofError, 53, _proof),
+    (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
+    (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
+    (errors.ClusterUnhealthyError, 61, _text("run `ggufcluster up`: it starts what is missing")),
+    (errors.GgufClusterError, 1, _text("")),
+)
+
+
+def explain(error: errors.GgufClusterError) -> tuple[int, str]:
+    """Return the exit code of an error and what to do next."""
+    for kind, code, hint in _TABLE:
+        if isinstance(error, kind):
+            return code, hint(error)
+    raise AssertionError("the table ends with the root class")
+
+
+def details(error: errors.GgufClusterError) -> tuple[str, ...]:
+    """Return the lines that came with an error: compiler output or the end of a log."""
+    if isinstance(error, errors.BuildError):
+        return error.excerpt
+    if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
+        return error.log_tail
+    return ()
+
+
+def exit_codes() -> tuple[tuple[int, str], ...]:
+    """Return every exit code with the first sentence of its error class, for the README."""
+    return tuple((code, (kind.__doc__ or "").split("\n")[0]) for kind, code, _hint in _TABLE)

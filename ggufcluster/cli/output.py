@@ -1,0 +1,241 @@
+"""The one sink of the command line: data to stdout, progress and messages to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from ggufcluster.cli.explain import details, explain
+from ggufcluster.core.units import seconds_text, size_text
+from ggufcluster.workflows import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.progress import TaskID
+
+    from ggufcluster.errors import GgufClusterError
+
+Result = TypeVar("Result")
+
+_WIDTH = 80
+_PLAIN_SECONDS = 5.0
+
+
+class Output:
+    """Where a command's words go.
+
+    Args:
+        as_json: Print results as JSON and progress as one JSON object a line on stderr.
+        quiet: Print no progress and no notes.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self._as_json = as_json
+        self._quiet = quiet
+        # Wider lines wrap badly in logs and mails; a terminal may be narrower.
+        self._out = Console(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
+        self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False)
+
+    def follow(self, workflow: events.Workflow[Result]) -> Result:
+        """Run a workflow to its end, showing its events; return its result."""
+        with closing(workflow), self._sink() as sink:
+            try:
+                while True:
+                    sink.show(next(workflow))
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def data(self, value: dict[str, Any] | list[Any]) -> None:
+        """Print a value as JSON."""
+        print(json.dumps(value, indent=2, default=str))  # noqa: T201 - this is the sink
+
+    def line(self, text: str = "") -> None:
+        """Print a line of the result."""
+        self._out.print(escape(text))
+
+    def heading(self, text: str) -> None:
+        """Print a line that introduces what follows."""
+        self._out.print(f"\n[bold]{escape(text)}[/bold]")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table that fits 80 columns."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns:
+            right = column in {"memory", "rate", "layers", "round trip", "port"}
+            table.add_column(column, justify="right" if right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        width = min(_WIDTH, self._out.width)
+        console = Console(file=sys.stdout, highlight=False, emoji=False, width=width)
+        console.print(table)
+
+    def error(self, error: GgufClusterError) -> int:
+        """Print an error with what to do next; return its exit code."""
+        code, hint = explain(error)
+        if self._as_json:
+            kind = type(error).__name__
+            report = {"error": kind, "message": str(error), "next": hint, "exit_code": code}
+            report["details"] = list(details(error))
+            print(json.dumps(report), file=sys.stderr)  # noqa: T201 - this is the sink
+            return code
+        for line in details(error):
+            self._err.print(f"  [dim]{escape(line)}[/dim]")
+        self._err.print(f"[bold red]error:[/bold red] {escape(str(error))}")
+        if hint:
+            self._err.print(f"  [bold]next:[/bold] {escape(hint)}")
+        return code
+
+    def _sink(self) -> _Sink:
+        if self._as_json:
+            return _JsonSink()
+        if self._quiet:
+            return _Sink()
+        return _BarSink(self._err) if self._err.is_terminal else _PlainSink(self._err)
+
+
+class _Sink:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        pass
+
+    def show(self, event: events.Event) -> None:
+        """Show one event."""
+
+
+class _JsonSink(_Sink):
+    def show(self, event: events.Event) -> None:
+        fields = {name: getattr(event, name) for name in type(event).__slots__}
+        report = {"event": type(event).__name__.lower(), **fields}
+        text = json.dumps(report, default=lambda unit: unit.value)
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the sink
+
+
+class _PlainSink(_Sink):
+    """Lines for logs and pipes; progress at most every few seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: dict[str, float] = {}
+        self._began: dict[str, float] = {}
+
+    def show(self, event: events.Event) -> None:
+        match event:
+            case events.Started():
+                self._began[event.label] = time.monotonic()
+                self._console.print(f"{escape(event.label)} ...")
+            case events.Progress():
+                self._show_progress(event)
+            case _:
+                _show_line(self._console, event)
+
+    def _show_progress(self, event: events.Progress) -> None:
+        now = time.monotonic()
+        began = self._began.setdefault(event.label, now)
+        if now - self._last.get(event.label, began) < _PLAIN_SECONDS:
+            return
+        self._last[event.label] = now
+        amount = _amount(event.done, event.total, event.unit)
+        self._console.print(f"  {escape(event.label)}: {amount}")
+
+
+class _BarSink(_Sink):
+    """Bars with rate and time left on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            _AmountColumn(),
+            _PaceColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: events.Event) -> None:
+        match event:
+            case events.Started():
+                self._task(event.label, total=None)
+            case events.Progress():
+                task = self._task(event.label, total=event.total)
+                self._progress.update(
+                    task, completed=event.done, total=event.total, unit=event.unit
+                )
+            case events.Finished():
+                for label in [event.label, *self._bars_of_finished()]:
+                    if label in self._tasks:
+                        self._progress.remove_task(self._tasks.pop(label))
+                _show_line(self._progress.console, event)
+            case _:
+                _show_line(self._progress.console, event)
+
+    def _task(self, label: str, *, total: int | None) -> TaskID:
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(
+                escape(label), total=total, unit=events.Unit.STEPS
+            )
+        return self._tasks[label]
+
+    def _bars_of_finished(self) -> list[str]:
+        done = {task.id for task in self._progress.tasks if task.finished}
+        return [label for label, task in self._tasks.items() if task in done]
+
+
+class _AmountColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        total = None if task.total is None else int(task.total)
+        if total is None and not task.completed:
+            return Text("")
+        return Text(_amount(int(task.completed), total, task.fields["unit"]))
+
+
+class _PaceColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        words = [f"{_pace(task.speed, task.fields['unit'])}"] if task.speed else []
+        words += [f"{seconds_text(left)} left"] if left else [seconds_text(task.elapsed or 0)]
+        return Text("  ".join(words), style="dim")
+
+
+def _show_line(console: Console, event: events.Event) -> None:
+    match event:
+        case events.Finished():
+            detail = f": {escape(event.detail)}" if event.detail else ""
+            console.print(f"[green]done[/green] {escape(event.label)}{detail}")
+        case events.Note():
+            console.print(f"     {escape(event.text)}")
+        case events.Warned():
+            console.print(f"[yellow]note[/yellow] {escape(event.text)}")
+        case _:
+            pass
+
+
+def _amount(done: int, total: int | None, unit: events.Unit) -> str:
+    text = size_text if unit is events.Unit.BYTES else str
+    return text(done) if total is None else f"{text(done)}/{text(total)}"
+
+
+def _pace(speed: float, unit: events.Unit) -> str:
+    return f"{size_text(speed)}/s" if unit is events.Unit.BYTES else f"{speed:.1f}/s"

@@ -1,0 +1,205 @@
+"""The only reader of settings.
+
+Flags win over environment variables (``GGUFCLUSTER_*``), those over ``./ggufcluster.toml``, that
+over ``config.toml`` in the user's XDG configuration folder, and that over the defaults below.
+`example.toml` beside this module shows every setting.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ggufcluster.core.paths import paths_from_env
+from ggufcluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+KV_TYPES = ("f16", "q8_0", "q4_0")
+BACKENDS = ("auto", "cpu", "cuda")
+LOCAL_FILE = "ggufcluster.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its place in TOML, how to read it, its default and what it means."""
+
+    key: str
+    read: Callable[[Any], Any]
+    default: Any
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable: ``head.port`` is GGUFCLUSTER_HEAD_PORT."""
+        return "GGUFCLUSTER_" + self.key.replace(".", "_").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A merged setting and where it came from."""
+
+    value: Any
+    origin: str
+
+
+class Settings:
+    """All settings, merged; look values up by key: ``settings["head.port"]``."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key].value
+
+    def origin(self, key: str) -> str:
+        """Return where the value of `key` came from, in words."""
+        return self._values[key].origin
+
+    def items(self) -> list[tuple[str, Value]]:
+        """Return key and merged value of every setting, in the order of the table."""
+        return list(self._values.items())
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be text")
+    return value.strip()
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple):
+        raise ValueError("must be a list")
+    return tuple(_text(word) for word in words)
+
+
+def _flag(value: Any) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError("must be true or false")
+
+
+def _number(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError("must be a whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return number
+
+    return read
+
+
+def _choice(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError("must be one of " + ", ".join(words))
+        return str(value)
+
+    return read
+
+
+_CONTEXT = _number(256, 16 * 1024 * 1024)
+
+SETTINGS = (
+    Setting("model", _text, None, "GGUF file (or its first shard)"),
+    Setting("ctx", _CONTEXT, None, "context per slot in tokens; unset: the largest that fits"),
+    Setting("parallel", _number(1, 256), 1, "slots that answer at the same time"),
+    Setting("kv_type", _choice(*KV_TYPES), None, "KV cache type; unset: the model family's"),
+    Setting("ubatch", _number(16, 65536), None, "tokens per ubatch; unset: the family's"),
+    Setting("template", _text, None, "chat template file; unset: the model's own"),
+    Setting("workers.hosts", _texts, (), "[user@]host[:ssh-port], or local, or local:N"),
+    Setting("workers.accept_new_host_keys", _flag, False, "add unknown SSH host keys"),
+    Setting("workers.allow_public", _flag, False, "allow a worker on a public address"),
+    Setting("workers.ready_seconds", _number(1, 3600), 60, "time for a worker to become ready"),
+    Setting("head.host", _text, "127.0.0.1", "address on which the API listens"),
+    Setting("head.port", _number(1, 65535), 8080, "port on which the API listens"),
+    Setting("head.api_key_file", _text, None, "file with one API key a line"),
+    Setting(
+        "head.stall_seconds", _number(1, 86400), 300, "give up after this long with no progress"
+    ),
+    Setting("head.drop_caches", _flag, False, "free the page cache on every node before loading"),
+    Setting("head.tool_check", _flag, True, "prove one tool call after the start"),
+    Setting("engine.backend", _choice(*BACKENDS), "auto", "what to build for"),
+    Setting("engine.arch", _texts, (), "CUDA architectures, such as 121; unset: those found"),
+    Setting("engine.jobs", _number(1, 1024), None, "parallel compilers; unset: cores and memory"),
+    Setting("engine.source", _text, None, "llama.cpp tree to use instead of the pinned one"),
+)
+
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+_TABLES = {key.partition(".")[0] for key in _BY_KEY if "." in key}
+
+
+def load_settings(
+    env: Mapping[str, str], *, folder: Path, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """Merge every source of settings.
+
+    Args:
+        env: Environment variables.
+        folder: Current folder, where ``ggufcluster.toml`` may lie.
+        flags: Settings given on the command line, by key; None values count as not given.
+
+    Raises:
+        ConfigError: A file is malformed, or a setting is unknown or has a wrong value.
+    """
+    merged = {setting.key: Value(setting.default, "default") for setting in SETTINGS}
+    user_file = Path(env.get("GGUFCLUSTER_CONFIG") or paths_from_env(env).config / "config.toml")
+    if env.get("GGUFCLUSTER_CONFIG") and not user_file.is_file():
+        raise ConfigError("no such file", source=f"GGUFCLUSTER_CONFIG={user_file}")
+    for file in (user_file, folder / LOCAL_FILE):
+        if file.is_file():
+            merged |= _read_all(_flatten(_parse(file), source=str(file)), origin=str(file))
+    for setting in SETTINGS:
+        if setting.variable in env:
+            value = _read(setting, env[setting.variable], source=setting.variable)
+            merged[setting.key] = Value(value, setting.variable)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return Settings(merged | _read_all(given, origin="command line"))
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", source=str(file)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", source=str(file)) from error
+
+
+def _flatten(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        key = prefix + name
+        if isinstance(value, dict) and key in _TABLES:
+            flat |= _flatten(value, source=source, prefix=key + ".")
+        elif key in _BY_KEY:
+            flat[key] = value
+        else:
+            raise ConfigError(f"unknown setting {key!r}", source=source)
+    return flat
+
+
+def _read_all(given: Mapping[str, Any], *, origin: str) -> dict[str, Value]:
+    return {
+        key: Value(_read(_BY_KEY[key], value, source=f"{origin}, {key}"), origin)
+        for key, value in given.items()
+    }
+
+
+def _read(setting: Setting, value: Any, *, source: str) -> Any:
+    try:
+        return setting.read(value)
+    except ValueError as error:
+        raise ConfigError(f"{error} (got {value!r})", source=source) from None

@@ -1,0 +1,363 @@
+"""Bring a cluster up: from a wish to a proven, running llama-server, or to nothing at all."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ggufcluster.core.chat_template import check_template, template_kind
+from ggufcluster.core.command import Command, command
+from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
+from ggufcluster.core.family import family_of
+from ggufcluster.core.host import drop_caches_command
+from ggufcluster.core.launch import check_extra, root_url, server_command
+from ggufcluster.core.plan import make_plan
+from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
+from ggufcluster.core.server_log import parse_server_log
+from ggufcluster.core.sockets import holder, holder_command
+from ggufcluster.core.units import size_text
+from ggufcluster.core.wish import differences
+from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
+from ggufcluster.errors import (
+    ClusterBusyError,
+    GgufClusterError,
+    PortTakenError,
+    TemplateError,
+    WorkerAddressError,
+)
+from ggufcluster.workflows import processes, workers
+from ggufcluster.workflows.down import take_down
+from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow, drain
+from ggufcluster.workflows.loading import LoadWatch
+from ggufcluster.workflows.machines import Machine, survey
+from ggufcluster.workflows.models import find_model, read_model
+from ggufcluster.workflows.proof import prove
+from ggufcluster.workflows.status import open_api, read_key, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ggufcluster.adapters.remote import Remote
+    from ggufcluster.core.engine import Engine
+    from ggufcluster.core.model import ModelFacts
+    from ggufcluster.core.plan import Plan
+    from ggufcluster.core.wish import Wish
+    from ggufcluster.workflows.seams import Seams
+    from ggufcluster.workflows.store import Store
+
+_SHORT = 30.0
+_DROP_SECONDS = 120.0
+_LINK_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How engines come about; the command line wires these to build and deploy."""
+
+    on_head: Callable[[], Workflow[Engine]]
+    on_worker: Callable[[Remote, Engine], Workflow[Engine]]
+
+
+@dataclass(slots=True)
+class Up:
+    """One `up`; call `run` once.
+
+    Attributes:
+        seams: The outside worlds.
+        engines: How engines come about.
+        store: Where the record is kept.
+        wish: What is asked for.
+    """
+
+    seams: Seams
+    engines: Engines
+    store: Store
+    wish: Wish
+    _machines: dict[str, Machine] = field(default_factory=dict)
+
+    def run(self) -> Workflow[ClusterRecord]:
+        """Bring the cluster up and return its record; whatever fails, nothing is left running.
+
+        Raises:
+            GgufClusterError: Of the kind that tells what failed.
+        """
+        with self.store.writer():
+            present = self.store.load()
+            if present is not None:
+                if (yield from self._keep(present)):
+                    return present
+                yield from take_down(self.seams, self.store, present)
+            return (yield from self._bring_up())
+
+    def _keep(self, present: ClusterRecord) -> Workflow[bool]:
+        """Say whether the cluster of the record already is what is asked for."""
+        if not status(self.seams, present).healthy:
+            yield Note("an earlier cluster is not healthy: it is taken down first")
+            return False
+        if odd := differences(present.wish, self.wish.shape()):
+            raise ClusterBusyError("the head", holder="a cluster with " + ", ".join(odd))
+        yield Note("the cluster is already up")
+        return True
+
+    def _bring_up(self) -> Workflow[ClusterRecord]:
+        check_extra(self.wish.extra)
+        head = survey(self.seams.local)
+        model_path, model = self._model(head)
+        self._check_template(model, str(model_path))
+        read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
+        self._check_port(head)
+        targets = self._connect(head)
+        engine = yield from self.engines.on_head()
+        workers.require_driver(head, engine)
+        record = self._new_record(head, engine, model, targets)
+        for machine in {id(m): m for m in (head, *self._machines.values())}.values():
+            yield from self._prepare(machine, owner=workers.owner_of(head))
+        self.store.save(record)
+        try:
+            record = yield from self._start_workers(record, head, engine)
+            return (yield from self._start_head(record, head, engine, model_path, model))
+        except BaseException:
+            self._undo(record.id)
+            raise
+
+    def _model(self, head: Machine) -> tuple[Path, ModelFacts]:
+        path = find_model(self.wish.model, Path(head.paths.models))
+        return path, read_model(path)
+
+    def _check_template(self, model: ModelFacts, path: str) -> None:
+        text = model.template
+        if self.wish.template is not None:
+            path = str(self.wish.template)
+            text = _read_template(self.wish.template)
+        if text:
+            check_template(text, path=path)
+
+    def _check_port(self, head: Machine) -> None:
+        if self.wish.port in head.facts.listening:
+            address = f"{self.wish.host}:{self.wish.port}"
+            listing = head.remote.run(holder_command(self.wish.port), timeout=_SHORT, check=False)
+            raise PortTakenError(address, holder=holder(listing.stdout))
+
+    def _connect(self, head: Machine) -> list[tuple[str, str, str]]:
+        """Open every host; return name, target and address of each worker."""
+        wanted = [parse_worker(text) for text in self.wish.workers]
+        check_workers(wanted, {}, ())
+        found: list[tuple[str, str, str]] = []
+        for address in wanted:
+            if isinstance(address, LocalWorkers):
+                names = workers.local_names(address.count)
+                found += [(name, "local", "127.0.0.1") for name in names]
+                self._machines |= dict.fromkeys(names, head)
+            else:
+                found.append(self._connect_one(address))
+        _refuse_twins(found)
+        return found
+
+    def _connect_one(self, address: SshWorker) -> tuple[str, str, str]:
+        remote = self.seams.connect(address)
+        peer = workers.worker_address(remote, address, allow_public=self.wish.allow_public)
+        name = address.host
+        self._machines[name] = survey(remote)
+        return name, str(address), peer
+
+    def _new_record(
+        self,
+        head: Machine,
+        engine: Engine,
+        model: ModelFacts,
+        targets: list[tuple[str, str, str]],
+    ) -> ClusterRecord:
+        cluster = secrets.token_hex(4)
+        return ClusterRecord(
+            id=cluster,
+            created=self.seams.now(),
+            wish=self.wish.shape(),
+            build_id=engine.build_id,
+            head_run=str(workers.runs_folder(head) / cluster / "head"),
+            root=root_url(self.wish.host, self.wish.port),
+            api_key_file=str(self.wish.api_key_file) if self.wish.api_key_file else None,
+            model=model.name,
+            workers=tuple(
+                WorkerRecord(
+                    name=name,
+                    target=target,
+                    run=str(workers.runs_folder(self._machines[name]) / cluster / name),
+                    address=address,
+                )
+                for name, target, address in targets
+            ),
+        )
+
+    def _prepare(self, machine: Machine, *, owner: str) -> Workflow[None]:
+        yield from workers.clear_stale(machine, owner=owner)
+        yield from workers.warn_of_company(machine)
+        if not self.wish.drop_caches:
+            return
+        if machine.facts.may_drop_caches:
+            machine.remote.run(drop_caches_command(), timeout=_DROP_SECONDS)
+            yield Note(f"{machine.name}: page cache freed")
+        else:
+            yield Warned(f"{machine.name}: may not free the page cache without a password")
+
+    def _start_workers(
+        self, record: ClusterRecord, head: Machine, engine: Engine
+    ) -> Workflow[ClusterRecord]:
+        for worker in record.workers:
+            machine = self._machines[worker.name]
+            local = machine is head
+            on_worker = engine
+            if not local:
+                on_worker = yield from self.engines.on_worker(machine.remote, engine)
+                workers.require_driver(machine, on_worker)
+            # Ports taken by a worker started a moment ago must be seen.
+            machine = survey(machine.remote)
+            started, _ = yield from workers.start_worker(
+                self.seams,
+                machine,
+                worker,
+                bin_folder=on_worker.bin,
+                fingerprint=engine.fingerprint,
+                owner=workers.owner_of(head),
+                ready_seconds=self.wish.ready_seconds,
+            )
+            if not local:
+                link = self.seams.measure(
+                    started.endpoint, engine.fingerprint, timeout=_LINK_SECONDS
+                )
+                started = yield from workers.describe_link(started, link)
+            record = record.with_worker(started)
+            self.store.save(record)
+        return record
+
+    def _start_head(
+        self,
+        record: ClusterRecord,
+        head: Machine,
+        engine: Engine,
+        path: Path,
+        model: ModelFacts,
+    ) -> Workflow[ClusterRecord]:
+        plan = self._plan(record, engine, path, model)
+        yield from _describe(plan, model)
+        program = server_command(plan.spec, bin_folder=engine.bin)
+        record = _with_plan(record, plan, model, self.wish.template)
+        self.store.save(record)
+        processes.start(head.remote, record.head_run, program, owner=workers.owner_of(head))
+        api = open_api(self.seams, record)
+        yield from LoadWatch(
+            seams=self.seams,
+            head=head,
+            record=record,
+            api=api,
+            machines=self._machines,
+            expected=_expected(record),
+            stall_seconds=self.wish.stall_seconds,
+        ).run()
+        log = self.seams.local.run(
+            command("cat", processes.log_path(record.head_run)), timeout=_SHORT
+        )
+        yield from prove(
+            parse_server_log(log.stdout.splitlines()),
+            api,
+            shares=plan.placement.shares if plan.placement else (),
+            endpoints=plan.spec.endpoints,
+            sparse=plan.sparse,
+            tool_check=self.wish.tool_check,
+        )
+        record = replace(record, ready=True)
+        self.store.save(record)
+        return record
+
+    def _plan(self, record: ClusterRecord, engine: Engine, path: Path, model: ModelFacts) -> Plan:
+        memories = []
+        for worker in record.workers:
+            report = self.seams.probe(worker.endpoint, engine.fingerprint, timeout=_SHORT)
+            memory = tuple((device.free, device.total) for device in report.devices)
+            machine = "local" if worker.target == "local" else worker.name
+            memories.append(WorkerMemory(worker.name, machine, memory))
+        devices = worker_devices(memories)
+        # Workers on this machine already offer its GPUs; their memory must not count twice.
+        if not any(worker.target == "local" for worker in record.workers):
+            listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
+            devices += head_devices(listing.stdout)
+        endpoints = [worker.endpoint for worker in record.workers]
+        return make_plan(
+            self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
+        )
+
+    def _undo(self, cluster: str) -> None:
+        """Leave nothing running; what stands in the way must not hide the first error."""
+        record = self.store.load()
+        if record is not None and record.id == cluster:
+            try:
+                drain(take_down(self.seams, self.store, record))
+            except GgufClusterError:
+                return  # the record stays, so that `down` can finish
+
+
+def list_devices_command(engine: Engine) -> Command:
+    """Build the command that lists the head's own devices."""
+    return command(str(engine.program("llama-server")), "--list-devices")
+
+
+def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
+    """Refuse a machine that is named twice by different names or addresses."""
+    seen: dict[str, str] = {}
+    for _name, target, address in found:
+        if target == "local":
+            continue
+        twin = seen.get(address)
+        if twin is not None:
+            raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
+        seen[address] = target
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"cannot be read: {error}", path=str(path)) from error
+
+
+def _describe(plan: Plan, model: ModelFacts) -> Workflow[None]:
+    spec = plan.spec
+    yield Started("Planning")
+    for share in plan.placement.shares if plan.placement else ():
+        yield Note(
+            f"{share.device.name} ({share.device.host}): layers {share.first} to {share.last},"
+            f" {size_text(share.bytes)} of {size_text(share.device.usable)} usable"
+        )
+    yield Finished(
+        "Planning",
+        f"{model.name}, {size_text(model.weight_bytes)}, context {spec.context:,}"
+        f" x {spec.parallel}, KV cache {spec.kv_type}, ubatch {spec.ubatch}",
+    )
+
+
+def _with_plan(
+    record: ClusterRecord, plan: Plan, model: ModelFacts, template: Path | None
+) -> ClusterRecord:
+    shares = plan.placement.shares if plan.placement else ()
+    has_msa = family_of(model.architecture).sparse
+    text = model.template if template is None else _read_template(template)
+    source = "the model's own" if template is None else str(template)
+    return replace(
+        record,
+        shares=tuple(
+            ShareRecord(s.device.name, s.device.host, s.first, s.layers, s.bytes) for s in shares
+        ),
+        context=plan.spec.context,
+        parallel=plan.spec.parallel,
+        sparse=("on" if plan.sparse else "off") if has_msa else "not in this model",
+        template=f"{template_kind(text)}, {source}" if text else "none",
+    )
+
+
+def _expected(record: ClusterRecord) -> dict[str, int]:
+    expected = {worker.name: 0 for worker in record.workers}
+    for share in record.shares:
+        if share.host in expected:
+            expected[share.host] += share.bytes
+    return expected

@@ -1,0 +1,85 @@
+"""The table from errors to exit codes and next steps."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ggufcluster import errors
+from ggufcluster.cli.explain import _TABLE, INTERRUPTED, details, exit_codes, explain
+
+CLASSES = {
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.GgufClusterError)
+}
+LEAVES = {kind for kind in CLASSES if not kind.__subclasses__()}
+
+
+def test_every_class_is_in_the_table_once() -> None:
+    """Each error, leaf or not, has a row of its own."""
+    rows = [kind for kind, _, _ in _TABLE]
+    assert len(rows) == len(set(rows))
+    # The roots of workers' and hosts' errors have rows too, so that nothing falls through.
+    assert LEAVES <= set(rows) == CLASSES
+
+
+def test_exit_codes_are_distinct_and_free() -> None:
+    """No two rows share a code, and none is one that shells or Typer use for something else."""
+    codes = [code for code, _ in exit_codes()]
+    assert len(codes) == len(set(codes))
+    assert not set(codes) & {0, 2, INTERRUPTED}
+    assert max(codes) < 126
+
+
+@pytest.mark.parametrize("row", range(len(_TABLE)), ids=lambda row: _TABLE[row][0].__name__)
+def test_a_root_stands_after_its_leaves(row: int) -> None:
+    """The first row that fits a class is its own."""
+    kind = _TABLE[row][0]
+    assert not any(issubclass(kind, earlier) for earlier, _, _ in _TABLE[:row])
+
+
+def test_every_exit_code_is_described() -> None:
+    """The list for the README has one sentence for each code."""
+    assert all(text.endswith(".") for _, text in exit_codes())
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "hint"),
+    [
+        (errors.ConfigError("x", source="y"), 3, "ggufcluster config"),
+        (errors.AuthenticationError("me@spark", user="me", tried=()), 21, "ssh-copy-id me@spark"),
+        (
+            errors.HostKeyError("me@spark", fingerprint="f", known_hosts="k", changed=True),
+            22,
+            "ssh-keygen -R spark;",
+        ),
+        (
+            errors.HostKeyError("me@spark", fingerprint="f", known_hosts="k", changed=False),
+            22,
+            "--accept-new-host-keys",
+        ),
+        (errors.WorkerFingerprintError("w", theirs="a", ours="b"), 31, "something else listens"),
+        (errors.ProofError(("no tool call was parsed",)), 53, "--no-tool-check"),
+        (errors.ProofError(("RPC0 holds 0 layers",)), 53, "logs head"),
+        (errors.HeadError("x"), 54, "status"),
+        (errors.GgufClusterError("x"), 1, ""),
+    ],
+)
+def test_code_and_next_step_follow_the_error(
+    error: errors.GgufClusterError, code: int, hint: str
+) -> None:
+    """What to do next names the host, the command or the option at hand."""
+    found, text = explain(error)
+    assert found == code
+    assert hint in text
+
+
+def test_details_are_the_lines_that_came_with_an_error() -> None:
+    """Compiler output and the ends of logs are shown, other errors have none."""
+    tail = ("one", "two")
+    assert details(errors.BuildError("x", host="h", log="l", excerpt=tail)) == tail
+    assert details(errors.HeadStartError("x", log="l", log_tail=tail)) == tail
+    assert details(errors.WorkerNotReadyError("w", reason="x", log_tail=tail)) == tail
+    assert details(errors.HeadError("x")) == ()

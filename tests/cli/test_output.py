@@ -1,0 +1,196 @@
+"""The sink of the command line."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from ggufcluster import errors
+from ggufcluster.cli import output as module
+from ggufcluster.cli.output import Output
+from ggufcluster.workflows.events import (
+    Event,
+    Finished,
+    Note,
+    Progress,
+    Started,
+    Unit,
+    Warned,
+    Workflow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AWKWARD = r"[bold]x[/bold] [/nothing] :key: \[a] C:\ [red]"
+EVENTS: Sequence[Event] = (
+    Started("Loading [M]"),
+    Progress("to a", 512, 2048, Unit.BYTES),
+    Progress("to a", 3, None),
+    Note("a note"),
+    Warned("a warning"),
+    Finished("Loading [M]", "in 3 s"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def work(*steps: Event) -> Workflow[str]:
+    """Yield these events and return a result."""
+    yield from steps or EVENTS
+    return "result"
+
+
+def broken() -> Workflow[None]:
+    """Begin and fail."""
+    yield Started("Trying")
+    raise errors.HeadError("no luck")
+
+
+def test_following_gives_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    """The result comes back, progress is on stderr, and stdout stays empty for data."""
+    assert Output().follow(work()) == "result"
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "Loading [M] ...",
+        "     a note",
+        "note a warning",
+        "done Loading [M]: in 3 s",
+    ]
+
+
+def test_progress_in_a_log_is_rare(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal a long step is shown every five seconds, not at every event."""
+    clock = iter([0.0, 1.0, 4.0, 6.0, 7.0, 12.0])
+    monkeypatch.setattr("ggufcluster.cli.output.time.monotonic", lambda: next(clock))
+    steps = [Progress("to a", n << 20, 5 << 20, Unit.BYTES) for n in range(1, 6)]
+    Output().follow(work(Started("to a"), *steps))
+    assert capsys.readouterr().err.splitlines() == [
+        "to a ...",
+        "  to a: 3.00 MiB/5.00 MiB",
+        "  to a: 5.00 MiB/5.00 MiB",
+    ]
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither progress nor notes are shown."""
+    assert Output(quiet=True).follow(work()) == "result"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_json_shows_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every event is a JSON object with its kind and its fields, on stderr."""
+    Output(as_json=True).follow(work())
+    out, err = capsys.readouterr()
+    assert out == ""
+    found = [json.loads(line) for line in err.splitlines()]
+    assert [event["event"] for event in found] == [
+        *("started", "progress", "progress", "note", "warned", "finished")
+    ]
+    assert found[1] == {
+        "event": "progress",
+        "label": "to a",
+        "done": 512,
+        "total": 2048,
+        "unit": "bytes",
+    }
+
+
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal finished steps become lines, and the bars of the step are gone at the end."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, highlight=False)
+    with module._BarSink(console) as sink:
+        for event in EVENTS:
+            sink.show(event)
+        assert sink._tasks.keys() == {"to a"}
+    assert "Loading [M]: in 3 s" in screen.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, {"quiet": True}, {"as_json": True}])
+def test_an_error_passes_through(options: dict[str, bool]) -> None:
+    """The error of a workflow reaches the caller, whatever the sink."""
+    with pytest.raises(errors.HeadError, match="no luck"):
+        Output(**options).follow(broken())
+
+
+def test_an_interrupted_workflow_can_clean_up() -> None:
+    """When showing an event fails, the workflow is closed before the error goes on."""
+    closed = []
+
+    def steps() -> Workflow[None]:
+        try:
+            yield Note(None)  # type: ignore[arg-type]
+        finally:
+            closed.append(True)
+
+    with pytest.raises(TypeError):
+        Output().follow(steps())
+    assert closed == [True]
+
+
+def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """No text is taken for markup or an emoji's name, wherever it stands, and none is wrapped."""
+    output = Output()
+    output.line(AWKWARD + "x" * 200)
+    output.heading(AWKWARD)
+    output.follow(work(Note(AWKWARD), Warned(AWKWARD), Finished(AWKWARD, AWKWARD)))
+    output.error(errors.HeadError(AWKWARD))
+    out, err = capsys.readouterr()
+    assert out == f"{AWKWARD}{'x' * 200}\n\n{AWKWARD}\n"
+    assert err.splitlines()[:4] == [
+        f"     {AWKWARD}",
+        f"note {AWKWARD}",
+        f"done {AWKWARD}: {AWKWARD}",
+        f"error: {AWKWARD}",
+    ]
+
+
+def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Long cells are folded, and nothing of them is lost."""
+    Output().table(("worker", "state"), [("[a]", "unknown: " + "word " * 40), ("b", "y" * 100)])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("word") == 40
+    assert out.count("y") == 100
+    assert "[a]" in out
+
+
+def test_data_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value is printed as JSON on stdout, with tuples as lists and paths as text."""
+    Output(as_json=True).data({"a": (1, None), "b": errors})
+    assert json.loads(capsys.readouterr().out)["a"] == [1, None]
+
+
+def test_an_error_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """Details first, then the error, then the next step; the exit code comes back."""
+    error = errors.WorkerNotReadyError("a", reason="it ended", log_tail=("[x] oom",))
+    assert Output().error(error) == 33
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["  [x] oom", "error: worker a is not ready: it ended"]
+    assert lines[2].startswith("  next: ")
+
+
+def test_an_error_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kind, message, next step, exit code and details are one JSON object on stderr."""
+    error = errors.BuildError("compiling", host="h", log="/l", excerpt=("a.cpp:3: error", "x"))
+    assert Output(as_json=True).error(error) == 13
+    out, err = capsys.readouterr()
+    assert out == ""
+    report = json.loads(err)
+    assert report["error"] == "BuildError"
+    assert report["message"] == str(error)
+    assert report["exit_code"] == 13
+    assert report["details"] == ["a.cpp:3: error", "x"]
+    assert report["next"]

@@ -1,0 +1,48 @@
+"""Commands as values."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from ggufcluster.core.command import Command, command, script
+from ggufcluster.core.secret import Secret
+
+AWKWARD = ("a b", "it's", '"x"', "$HOME", "`id`", "-n", "", "new\nline", "*", "ü", "\\", "a;b")
+
+
+def test_every_piece_arrives_as_it_is() -> None:
+    """A shell that runs the text hands the program exactly the pieces of argv."""
+    text = command("printf", "[%s]", *AWKWARD).shell()
+    result = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    assert result.stdout == "".join(f"[{piece}]" for piece in AWKWARD)
+
+
+def test_environment_and_folder_reach_the_program() -> None:
+    """Variables and the working folder are set for the program, quotes and spaces included."""
+    call = Command(("sh", "-c", 'printf "%s|%s" "$GREETING" "$PWD"'), {"GREETING": "it's $x"}, "/")
+    result = subprocess.run(["sh", "-c", call.shell()], capture_output=True, text=True, check=True)
+    assert result.stdout == "it's $x|/"
+
+
+def test_arguments_of_a_script_are_no_part_of_its_text() -> None:
+    """A script sees its arguments as $1 and $2, whatever they hold."""
+    call = script('printf "%s-%s" "$2" "$1"', "$(id)", "a'b")
+    result = subprocess.run(call.plain_argv(), capture_output=True, text=True, check=True)
+    assert result.stdout == "a'b-$(id)"
+
+
+def test_secrets_are_masked_where_people_look() -> None:
+    """Shown text and masked output hide secrets; shell text and plain argv hold them."""
+    call = Command(("curl", "-H", Secret("key one")), {"TOKEN": Secret("key2")})
+    assert "key" not in call.shown()
+    assert "key" not in repr(call)
+    assert shlex.split(call.shell()) == ["env", "TOKEN=key2", "curl", "-H", "key one"]
+    assert call.plain_argv() == ["curl", "-H", "key one"]
+    assert call.plain_env() == {"TOKEN": "key2"}
+    assert "key" not in call.mask("refused: key one, key2")
+
+
+def test_an_empty_secret_masks_nothing() -> None:
+    """An empty secret leaves other text as it is."""
+    assert command("true", Secret("")).mask("plain") == "plain"
