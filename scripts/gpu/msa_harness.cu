@@ -138,12 +138,14 @@ static decoder decoder_of(const msa_type type) {
 
 struct shape {
     int n_token, n_pos, n_stream;
-    bool holes;      // a tenth of the positions, and one whole block, have no cell
+    bool holes;      // a tenth of the map, and one whole block, have no cell
     int n_top = 16, n_local = 1, n_init = 0;
+    int map_shift = 0; // with 7 the cells of a block follow each other, and holes are whole blocks
 };
 
 struct problem {
     shape                what;
+    int                  n_pos;  // of the map
     int                  n_cell;
     std::vector<int32_t> cell, position;
     std::vector<float>   index_query, query;
@@ -179,22 +181,25 @@ static problem make_problem(const shape & what, const msa_type index_type, const
     std::mt19937 rng(seed);
     problem p;
     p.what   = what;
-    p.n_cell = what.n_pos + 37;
-    p.cell.assign((size_t) what.n_stream*what.n_pos, -1);
+    const int step  = 1 << what.map_shift;
+    const int n_map = (what.n_pos + step - 1)/step;
+    p.n_pos  = n_map*step;
+    p.n_cell = p.n_pos + 37;
+    p.cell.assign((size_t) what.n_stream*n_map, -1);
     for (int s = 0; s < what.n_stream; ++s) {
-        std::vector<int32_t> cells(p.n_cell);
-        for (int i = 0; i < p.n_cell; ++i) {
-            cells[i] = i;
+        std::vector<int32_t> runs(n_map);
+        for (int i = 0; i < n_map; ++i) {
+            runs[i] = i*step + (what.map_shift ? 5 : 0);
         }
-        std::shuffle(cells.begin(), cells.end(), rng);
+        std::shuffle(runs.begin(), runs.end(), rng);
         const int last = what.n_pos - s*17; // streams of different lengths
         for (int t = 0; t < what.n_token; ++t) {
             p.position.push_back(std::max(0, last - what.n_token + t));
         }
-        for (int i = 0; i < last; ++i) {
-            const bool own  = i >= last - what.n_token;
-            const bool hole = what.holes && !own && (rng()%10 == 0 || i/msa_block == 1);
-            p.cell[(size_t) s*what.n_pos + i] = hole ? -1 : cells[i];
+        for (int i = 0; i*step < last; ++i) {
+            const bool own  = (i + 1)*step > last - what.n_token;
+            const bool hole = what.holes && !own && (rng()%10 == 0 || i*step/msa_block == 1);
+            p.cell[(size_t) s*n_map + i] = hole ? -1 : runs[i];
         }
     }
     const size_t n_query = (size_t) what.n_stream*what.n_token*n_group;
@@ -235,7 +240,7 @@ static verdict compare(const problem & p, const msa_type index_type, const msa_t
     const msa_reference::cache index_key = {p.index_key.data(), 0, index_row, index_row*p.n_cell, decoder_of(index_type)};
     const msa_reference::cache key   = {p.key.data(),   row, row*n_group, row*n_group*p.n_cell, decoder_of(type)};
     const msa_reference::cache value = {p.value.data(), row, row*n_group, row*n_group*p.n_cell, decoder_of(type)};
-    const msa_reference::positions pos = {p.cell.data(), p.position.data(), w.n_pos, w.n_token};
+    const msa_reference::positions pos = {p.cell.data(), p.position.data(), 1 << w.map_shift, p.n_pos, w.n_token};
     const msa_reference::selection how = {msa_dim, msa_block, w.n_top, w.n_local, w.n_init};
 
     const int n_query = w.n_stream*w.n_token*n_group;
@@ -304,7 +309,7 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
     cudaMemset(ids.data, 0x7f, n_query*what.n_top*sizeof(int32_t));
     cudaMemset(out.data, 0xff, n_query*msa_rows*msa_dim*sizeof(float)); // NaN
 
-    const msa_positions pos = {cell.data, position.data, what.n_pos, what.n_token, what.n_stream};
+    const msa_positions pos = {cell.data, position.data, what.map_shift, p.n_pos, what.n_token, what.n_stream};
     const int64_t index_row = row_bytes(index_type), row = row_bytes(type);
     const msa_select_args select = {index_query.data, {index_key.data, index_type, 0, index_row, index_row*p.n_cell}, pos,
         n_group, what.n_top, what.n_local, what.n_init, ids.data};
@@ -320,8 +325,8 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
     const verdict v = compare(p, index_type, type, ids.host(n_query*what.n_top), out.host(n_query*msa_rows*msa_dim));
     // Both sides of the quantised types round to f16 here: queries (2^-12 relative), rows, and probabilities.
     const bool good = v.wrong_rows == 0 && v.error < (type == msa_type::f16 ? 2e-3 : 4e-3);
-    printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d index=%-4s kv=%-4s wrong=%d near_ties=%d error=%.2e\n", good ? "ok  " : "FAIL",
-        what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init,
+    printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d step=%d index=%-4s kv=%-4s wrong=%d near_ties=%d error=%.2e\n", good ? "ok  " : "FAIL",
+        what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init, 1 << what.map_shift,
         name_of(index_type), name_of(type), v.wrong_rows, v.near_ties, v.error);
     fflush(stdout);
     return good;
@@ -331,6 +336,7 @@ static int check(const bool small) {
     std::vector<shape> shapes = {
         {1, 1, 1, false}, {1, 130, 1, false}, {1, 4500, 1, true}, {2, 1000, 2, true}, {7, 5001, 1, true}, {16, 4096, 2, false},
         {64, 3000, 1, true}, {64, 2900, 2, true}, {1, 5000, 1, true, 8, 2, 1},
+        {1, 4500, 1, true, 16, 1, 0, 7}, {64, 2900, 2, true, 16, 1, 0, 7},
     };
     if (!small) {
         shapes.insert(shapes.end(), {{1, 70000, 1, false}, {8, 40000, 2, true}, {33, 600, 1, false}, {513, 9001, 1, true}, {513, 513, 1, false},
@@ -445,9 +451,9 @@ static void time_type(const msa_type index_type, const msa_type type, const int 
     fill_cache<<<4096, 256>>>(index_key.data, (size_t) n_pool*4, (int) index_type, 1);
     fill_cache<<<4096, 256>>>(key.data,   (size_t) n_pool*n_group*4, (int) type, 2);
     fill_cache<<<4096, 256>>>(value.data, (size_t) n_pool*n_group*4, (int) type, 3);
-    std::vector<int32_t> identity(n_pool);
-    for (int i = 0; i < n_pool; ++i) {
-        identity[i] = i;
+    std::vector<int32_t> identity(n_pool/msa_block);
+    for (int i = 0; i < n_pool/msa_block; ++i) {
+        identity[i] = i*msa_block;
     }
     const device_array<int32_t> cell(identity);
     const device_array<char> flush(256 << 20);
@@ -478,7 +484,7 @@ static void time_type(const msa_type index_type, const msa_type type, const int 
                     last[t] = n - n_token + t;
                 }
                 const device_array<int32_t> position(last);
-                const msa_positions pos = {cell.data, position.data, n, n_token, 1};
+                const msa_positions pos = {cell.data, position.data, 7, n, n_token, 1};
                 const auto select_at = [&](const int i) {
                     const int64_t at = (int64_t) (i%(n_pool/n))*n;
                     return msa_select_args{index_query.data + i*n_query*msa_dim, {index_key.data + at*index_row, index_type, 0, index_row, 0},

@@ -24,8 +24,9 @@ struct cache {               // rows (group, cell, stream) of dim elements
 };
 
 struct positions {
-    const int32_t * cell;    // [n_stream][n_pos], -1 where a position has no cell
+    const int32_t * map;     // [n_stream][n_pos/map_step], -1 where positions have no cell
     const int32_t * query;   // [n_stream][n_token]
+    int64_t         map_step;
     int64_t         n_pos;
     int64_t         n_token; // a stream
 
@@ -33,7 +34,11 @@ struct positions {
 
     // The cell of a position, -1 if the token cannot see it.
     int32_t visible_cell(const int64_t stream, const int64_t position, const int64_t until) const {
-        return position <= until && position < n_pos ? cell[stream*n_pos + position] : -1;
+        if (position > until || position >= n_pos) {
+            return -1;
+        }
+        const int32_t first = map[stream*(n_pos/map_step) + position/map_step];
+        return first < 0 ? -1 : first + (int32_t) (position%map_step);
     }
 };
 

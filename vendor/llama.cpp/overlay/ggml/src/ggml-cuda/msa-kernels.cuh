@@ -7,8 +7,10 @@
 //              the last n_local blocks up to the token's own and the first n_init ones come first
 //   out[t]   = softmax(scale * q[t][h] . k[p]) v[p] over the visible positions of those blocks (attend)
 //
-// Position p of a stream lives in cell cell[p] of the caches, or nowhere (-1). Position p is visible to
-// token t when it has a cell and p <= query[t]. Nothing here has the length of context times tokens.
+// A map says in which cell of the caches a position lives, one entry for every 1 << map_shift consecutive positions: the
+// cell of the first, the others follow it; -1 where they are nowhere. A cache without holes needs an entry a block.
+// Position p is visible to token t when it has a cell and p <= query[t]. A row that the map names is read even if no
+// token sees it, and must be finite. Nothing here has the length of context times tokens.
 //
 // Both functions enqueue on the stream, never synchronise, and may be captured in a CUDA graph.
 
@@ -35,9 +37,10 @@ struct msa_cache {           // element (d, group, cell, stream), rows of msa_di
 };
 
 struct msa_positions {
-    const int32_t * cell;    // [stream][n_pos], -1 where a position has no cell
+    const int32_t * map;     // [stream][n_pos >> map_shift]
     const int32_t * query;   // [stream][n_token], position of every token
-    int             n_pos;
+    int             map_shift;
+    int             n_pos;   // a multiple of 1 << map_shift
     int             n_token; // a stream
     int             n_stream;
 

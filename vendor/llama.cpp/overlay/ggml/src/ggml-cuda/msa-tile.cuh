@@ -344,7 +344,11 @@ __device__ inline void tiles_written() {}
 // visibility
 
 __device__ inline int cell_of(const msa_positions & pos, const int stream, const int position) {
-    return position < pos.n_pos ? pos.cell[(int64_t) stream*pos.n_pos + position] : -1;
+    if (position >= pos.n_pos) {
+        return -1;
+    }
+    const int first = pos.map[(int64_t) stream*(pos.n_pos >> pos.map_shift) + (position >> pos.map_shift)];
+    return first < 0 ? -1 : first + (position & ((1 << pos.map_shift) - 1));
 }
 
 // One bit a position of a block: does it have a cell?
