@@ -174,7 +174,7 @@ __global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
 // many tokens: attention
 
 // A multiprocessor: two hide each other's loads and softmax where shared memory and registers allow.
-constexpr int many_ctas(const bool hopper) {
+__host__ __device__ constexpr int many_ctas(const bool hopper) {
     return hopper ? 2 : 1;
 }
 
@@ -400,14 +400,16 @@ constexpr int few_warps   = few_threads/warp_size;
 constexpr int few_cluster = msa_top/2; // a cluster has all blocks of a (token, group)
 static_assert(few_cluster == few_warps, "pieces of an output: one a warp, then one a CTA");
 
-// A warp's shared memory: 32 value rows as they are, then for quantised rows 16 of them as f16; last its output.
+// A warp's shared memory: 32 value rows as they are; for quantised types then 32 key rows, and in their place when they
+// are used 16 value rows as f16; last the warp's output.
 template <msa_type type>
 struct few_layout {
     static constexpr bool converts    = type == msa_type::q8_0 || type == msa_type::q4_0;
     static constexpr int  copy_bytes  = converts ? 8 : 16; // quantised rows are 8-byte aligned
     static constexpr int  copies      = row_bytes_of(type)/copy_bytes;      // a row
     static constexpr int  raw_bytes   = 32*row_bytes_of(type);
-    static constexpr int  input_bytes = raw_bytes + (converts ? 16*msa_dim*(int) sizeof(half) : 0);
+    static constexpr int  tile_bytes  = 16*msa_dim*(int) sizeof(half);
+    static constexpr int  input_bytes = raw_bytes + (!converts ? 0 : raw_bytes > tile_bytes ? raw_bytes : tile_bytes);
     static constexpr int  out_bytes   = fragment_halves*(int) sizeof(float);
     static constexpr int  bytes       = input_bytes > out_bytes ? input_bytes : out_bytes;
 };
@@ -417,7 +419,7 @@ __device__ inline int value_offset(const int row, const int chunk) {
 }
 
 template <msa_type type>
-__device__ static void copy_values(const uint32_t to, const char * values, const int64_t cell_bytes, const int cell) {
+__device__ static void copy_rows(const uint32_t to, const char * rows, const int64_t cell_bytes, const int cell) {
     using layout = few_layout<type>;
 #pragma unroll
     for (int i = 0; i < layout::copies; ++i) {
@@ -425,7 +427,7 @@ __device__ static void copy_values(const uint32_t to, const char * values, const
         const int row   = piece/layout::copies;
         const int at    = piece%layout::copies;
         const int from  = __shfl_sync(all_lanes, cell, row);
-        const char * source = values + (from < 0 ? 0 : from)*cell_bytes + at*layout::copy_bytes;
+        const char * source = rows + (from < 0 ? 0 : from)*cell_bytes + at*layout::copy_bytes;
         if constexpr (!layout::converts) {
             copy16_async(to + value_offset(row, at), source, from >= 0);
         } else {
@@ -583,14 +585,25 @@ void attend_few(const msa_attend_args args) {
     const int at   = block*msa_block + 16*warp + lane%16;
     const int cell = block < 0 ? -1 : cell_of(args.pos, stream, at);
     const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
-    copy_values<type>(shared_address(own), values, args.value.cell_bytes, cell);
+    if constexpr (layout::converts) {
+        copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, args.key.cell_bytes, cell);
+    }
+    copy_rows<type>(shared_address(own), values, args.value.cell_bytes, cell);
     half8 key[4][4];
+    if constexpr (layout::converts) {
+        copies_wait<1>();
+        __syncwarp();
+    }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
-            key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
+            if constexpr (layout::converts) {
+                key[n][p] = row_format<type>::load(own + layout::raw_bytes + (8*n + lane/4)*row_bytes_of(type), 4*p + lane%4);
+            } else {
+                key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
+            }
         }
     }
     copies_wait<1>();

@@ -5,8 +5,8 @@
 //
 //   score_many  256 rows (token, group) x a run of key blocks a CTA. Bound by the tensor cores: two products of
 //               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
-//   score_few   one key block a CTA, all rows at once. Bound by the bytes of the index cache: keys go from global
-//               memory straight into registers in an order of dimensions that suits both operands.
+//   score_few   a key block at a time a CTA, all rows at once. Bound by the bytes of the index cache, of which two
+//               blocks a CTA are in flight.
 //   choose      a warp (or 128 threads) a row.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
@@ -26,7 +26,7 @@ constexpr int score_rows     = 256; // a CTA: two warpgroups, two products of 64
 constexpr int score_distance = 2;   // blocks loaded ahead
 
 // wgmma may still read a tile one block later, so Hopper takes a stage more than the others have room for.
-constexpr int score_stages(const bool hopper) {
+__host__ __device__ constexpr int score_stages(const bool hopper) {
     return hopper ? 4 : 3;
 }
 
@@ -252,52 +252,108 @@ void score_many(const msa_select_args args, const half8 * expanded, float * scor
 constexpr int few_threads = 256;
 constexpr int few_rows    = 64; // most (token, group) rows
 
-constexpr int few_ctas(const int n_row) { // a multiprocessor, by registers
-    return n_row <= 32 ? 2 : 1;
+// Key blocks pass through shared memory as they are in the cache, a few in flight: registers alone do not hold enough
+// of them to fill the bandwidth. A warp copies and consumes 16 rows of its own, so only the block's result is shared.
+constexpr int few_warps = few_threads/warp_size;
+
+__host__ __device__ constexpr int few_stages(const bool hopper) {
+    return hopper ? 3 : 2;
 }
 
-// 16 keys a warp, straight into operand registers. The products sum over dimensions, so any order will do as long as
-// both operands share it: lane 4*i + j takes dimensions 32*p + 8*j ... + 7 of key i, which is one 16-byte load, as two
-// steps of four.
-struct few_keys {
-    half8 key[2][4];   // of keys i and i + 8
-    int   position[2]; // INT_MAX where there is no key
+__host__ __device__ constexpr int few_ctas(const bool hopper, const int n_row) { // a multiprocessor, by shared memory
+    return hopper && n_row <= 32 ? 2 : 1;
+}
 
-    template <msa_type type>
-    __device__ void load(const msa_select_args & args, const int stream, const int block) {
-        const int lane = threadIdx.x%warp_size;
-        const char * keys = args.key.data + stream*args.key.stream_bytes;
+template <msa_type type>
+struct few_stage {
+    char     rows[few_warps][16*row_bytes_of(type)];
+    uint32_t present[few_warps]; // one bit a row
+};
+
+template <msa_type type>
+__device__ static void few_fetch(few_stage<type> & stage, const char * keys, const int64_t cell_bytes, const int cell) {
+    constexpr int copy_bytes = row_bytes_of(type)%16 == 0 ? 16 : 8;
+    constexpr int n_copy     = row_bytes_of(type)/copy_bytes; // a row
+    const int warp = threadIdx.x/warp_size;
+    const int lane = threadIdx.x%warp_size;
+    const uint32_t to = shared_address(stage.rows[warp]);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int at   = block*msa_block + threadIdx.x/warp_size*16 + 8*i + lane/4;
-            const int cell = cell_of(args.pos, stream, at);
-            position[i] = cell < 0 ? INT_MAX : at;
-#pragma unroll
-            for (int p = 0; p < 4; ++p) {
-                key[i][p] = cell < 0 ? zero8() : row_format<type>::load(keys + cell*args.key.cell_bytes, 4*p + lane%4);
+    for (int i = 0; i < (16*n_copy + warp_size - 1)/warp_size; ++i) {
+        const int piece = i*warp_size + lane;
+        const int from  = __shfl_sync(all_lanes, cell, min(piece/n_copy, 15));
+        const char * source = keys + (from < 0 ? 0 : from)*cell_bytes + piece%n_copy*copy_bytes;
+        if (piece < 16*n_copy) {
+            if constexpr (copy_bytes == 16) {
+                copy16_async(to + piece*copy_bytes, source, from >= 0);
+            } else {
+                copy8_async(to + piece*copy_bytes, source, from >= 0);
             }
         }
     }
-};
+    const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
+    if (lane == 0) {
+        stage.present[warp] = present;
+    }
+}
 
-// A CTA takes blocks blockIdx.x, + gridDim.x, ... and loads one ahead.
+// The products sum over dimensions, so any order will do as long as both operands share it: lane 4*i + j takes
+// dimensions 32*p + 8*j ... + 7 of key i, as two steps of four.
 template <msa_type type, int n_tile>
-__global__ __launch_bounds__(few_threads, few_ctas(8*n_tile))
+__device__ static void few_products(float (&acc)[n_tile][4], const char * rows, const half (* query)[msa_dim + 8]) {
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll 2
+    for (int p = 0; p < 4; ++p) {
+        half8 key[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            key[i] = row_format<type>::load(rows + (8*i + lane/4)*row_bytes_of(type), 4*p + lane%4);
+        }
+        const uint32_t * low  = reinterpret_cast<const uint32_t *>(&key[0]);
+        const uint32_t * high = reinterpret_cast<const uint32_t *>(&key[1]);
+        const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
+#pragma unroll
+        for (int n = 0; n < n_tile; ++n) {
+            const uint4 b = *reinterpret_cast<const uint4 *>(&query[8*n + lane/4][32*p + 8*(lane%4)]);
+            mma_m16n8k16(acc[n], a[0], b.x, b.y);
+            mma_m16n8k16(acc[n], a[1], b.z, b.w);
+        }
+    }
+}
+
+// A CTA takes blocks blockIdx.x, + gridDim.x, ...
+template <msa_type type, int n_tile>
+__global__ __launch_bounds__(few_threads, few_ctas(msa_hopper, 8*n_tile))
 void score_few(const msa_select_args args, float * scores, const int64_t stride) {
     constexpr int n_column = 8*n_tile;
-    constexpr int n_warp   = few_threads/warp_size;
+    constexpr int n_stage  = few_stages(msa_hopper);
+    extern __shared__ __align__(1024) char raw[];
+    few_stage<type> * stages = reinterpret_cast<few_stage<type> *>(raw);
     __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
     __shared__ int   position[n_column];
-    __shared__ float best[2][n_warp][n_column];
+    __shared__ float best[2][few_warps][n_column];
 
     const int stream  = blockIdx.y;
     const int warp    = threadIdx.x/warp_size;
     const int lane    = threadIdx.x%warp_size;
     const int n_row   = args.pos.n_token*args.n_group;
     const int n_block = args.pos.n_block();
+    const int stride_blocks = gridDim.x;
+    const char * keys = args.key.data + stream*args.key.stream_bytes;
 
-    few_keys ahead;
-    ahead.load<type>(args, stream, blockIdx.x);
+    const auto cell_at = [&](const int block) {
+        return block < n_block && lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
+    };
+    int ahead[n_stage - 1];
+#pragma unroll
+    for (int i = 0; i < n_stage - 1; ++i) {
+        ahead[i] = cell_at(blockIdx.x + i*stride_blocks);
+    }
+    int next_cell = cell_at(blockIdx.x + (n_stage - 1)*stride_blocks);
+#pragma unroll
+    for (int i = 0; i < n_stage - 1; ++i) {
+        few_fetch<type>(stages[i], keys, args.key.cell_bytes, ahead[i]);
+        copies_commit();
+    }
     for (int i = threadIdx.x; i < n_column*msa_dim/2; i += few_threads) {
         const int row = i/(msa_dim/2);
         const int d   = i%(msa_dim/2)*2;
@@ -311,23 +367,23 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
     __syncthreads();
 
     int turn = 0;
-    for (int block = blockIdx.x; block < n_block; block += gridDim.x, turn ^= 1) {
-        const few_keys keys = ahead;
-        if (block + (int) gridDim.x < n_block) {
-            ahead.load<type>(args, stream, block + gridDim.x);
-        }
+    for (int block = blockIdx.x; block < n_block; block += stride_blocks, ++turn) {
+        const few_stage<type> & stage = stages[turn%n_stage];
+        copies_wait<n_stage - 2>();
+        __syncwarp();
         float acc[n_tile][4] = {};
+        few_products<type, n_tile>(acc, stage.rows[warp], query);
+        const uint32_t present = stage.present[warp];
+        // The stage of the block before is free: this warp has passed all its reads of it.
+        __syncwarp();
+        few_fetch<type>(stages[(turn + n_stage - 1)%n_stage], keys, args.key.cell_bytes, next_cell);
+        copies_commit();
+        next_cell = cell_at(block + n_stage*stride_blocks);
+
+        int key[2];
 #pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            const uint32_t * low  = reinterpret_cast<const uint32_t *>(&keys.key[0][p]);
-            const uint32_t * high = reinterpret_cast<const uint32_t *>(&keys.key[1][p]);
-            const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
-#pragma unroll
-            for (int n = 0; n < n_tile; ++n) {
-                const uint4 b = *reinterpret_cast<const uint4 *>(&query[8*n + lane/4][32*p + 8*(lane%4)]);
-                mma_m16n8k16(acc[n], a[0], b.x, b.y);
-                mma_m16n8k16(acc[n], a[1], b.z, b.w);
-            }
+        for (int i = 0; i < 2; ++i) {
+            key[i] = (present >> (8*i + lane/4)) & 1 ? block*msa_block + 16*warp + 8*i + lane/4 : INT_MAX;
         }
 #pragma unroll
         for (int n = 0; n < n_tile; ++n) {
@@ -335,22 +391,22 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
             for (int e = 0; e < 2; ++e) {
                 const int column = 8*n + 2*(lane%4) + e;
                 const int until  = position[column];
-                float top = fmaxf(keys.position[0] <= until ? acc[n][e] : -INFINITY, keys.position[1] <= until ? acc[n][2 + e] : -INFINITY);
+                float top = fmaxf(key[0] <= until ? acc[n][e] : -INFINITY, key[1] <= until ? acc[n][2 + e] : -INFINITY);
 #pragma unroll
                 for (int other = 4; other < warp_size; other *= 2) {
                     top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
                 }
                 if (lane < 4) {
-                    best[turn][warp][column] = top;
+                    best[turn%2][warp][column] = top;
                 }
             }
         }
         __syncthreads();
         if (threadIdx.x < n_row) {
-            float top = best[turn][0][threadIdx.x];
+            float top = best[turn%2][0][threadIdx.x];
 #pragma unroll
-            for (int i = 1; i < n_warp; ++i) {
-                top = fmaxf(top, best[turn][i][threadIdx.x]);
+            for (int i = 1; i < few_warps; ++i) {
+                top = fmaxf(top, best[turn%2][i][threadIdx.x]);
             }
             scores[((int64_t) stream*n_row + threadIdx.x)*stride + block] = top;
         }
@@ -503,10 +559,11 @@ static cudaError_t launch_score_many(const msa_select_args & args, float * score
 template <msa_type type>
 static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
     const int  n_row = args.pos.n_token*args.n_group;
-    const int  n_resident = few_ctas(n_row)*current_device().n_sm;
+    const device_facts device = current_device();
+    const int  n_resident = few_ctas(device.hopper, n_row)*device.n_sm;
     const dim3 grid(args.pos.n_block() < n_resident ? args.pos.n_block() : n_resident, args.pos.n_stream);
     const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
-    return launch(kernel, grid, few_threads, 0, stream, args, scores, score_stride(args));
+    return launch(kernel, grid, few_threads, few_stages(device.hopper)*sizeof(few_stage<type>), stream, args, scores, score_stride(args));
 }
 
 static cudaError_t launch_choose(const msa_select_args & args, const float * scores, cudaStream_t stream) {
