@@ -290,17 +290,21 @@ def test_nothing_visible_gives_zero(reference: Reference) -> None:
 
 def test_streams_are_independent(reference: Reference) -> None:
     """Two streams at other positions, in other cells, give what each gives alone."""
-    long = spread(sequence(2500, 3))
-    short = dataclasses.replace(
-        long,
-        pos_map=np.roll(long.pos_map, 640, axis=1),
+    first = spread(sequence(2500, 3))
+    cells = first.key.shape[1]
+    second = dataclasses.replace(
+        first,
+        pos_map=cells - 1 - np.roll(first.pos_map, 640, axis=1),
         position=np.array([[40, 2100, 1300]], dtype=np.int32),
-        query=draw("query", 9000, 3)[None],
         index_query=draw("index_query", 9000, 3)[None],
+        index_key=first.index_key[:, ::-1],
+        query=draw("query", 9000, 3)[None],
+        key=first.key[:, ::-1],
+        value=first.value[:, ::-1],
     )
 
-    both = reference.ask(joined(long, short))
+    both = reference.ask(joined(first, second))
 
-    alone = [reference.ask(request) for request in (long, short)]
+    alone = [reference.ask(request) for request in (first, second)]
     assert np.array_equal(both.ids, np.concatenate([reply.ids for reply in alone]))
     assert np.array_equal(both.outputs, np.concatenate([reply.outputs for reply in alone]))
