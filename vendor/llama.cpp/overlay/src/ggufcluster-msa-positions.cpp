@@ -6,6 +6,8 @@
 #include "llama-kv-cells.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
 namespace ggufcluster {
@@ -119,13 +121,16 @@ void msa_positions::remove(const llama_seq_id sequence, const llama_pos p0, cons
 
 void msa_positions::update(const llama_kv_cache & cache, const llama_kv_cache_context & context, const llama_ubatch & ubatch) {
     // The context tells the cells of an ubatch only as it fills an input tensor with them.
-    std::vector<int64_t> cells(ubatch.n_tokens);
-    const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(cells.data(), cells.size()*sizeof(int64_t)));
+    constexpr size_t alignment = 64; // of a buffer
+    const size_t bytes = (ubatch.n_tokens*sizeof(int64_t) + alignment - 1)/alignment*alignment;
+    const std::unique_ptr<int64_t, decltype(&std::free)> storage(static_cast<int64_t *>(std::aligned_alloc(alignment, bytes)), std::free);
+    int64_t * cells = storage.get();
+    const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(cells, bytes));
     ggml_tensor input = {};
     input.type   = GGML_TYPE_I64;
     input.ne[0]  = ubatch.n_tokens;
     input.buffer = buffer.get();
-    input.data   = cells.data();
+    input.data   = cells;
     context.set_input_k_idxs(&input, &ubatch);
 
     for (uint32_t first = 0, last = 0; first < ubatch.n_tokens; first = last) {
@@ -133,7 +138,7 @@ void msa_positions::update(const llama_kv_cache & cache, const llama_kv_cache_co
         for (; last < ubatch.n_tokens && ubatch.seq_id[last][0] == sequence; ++last) {
             cells[last] %= cache.get_size(); // streams lie one after the other
         }
-        sequences[sequence].update(cache.get_cells(sequence), sequence, ubatch.pos + first, cells.data() + first, last - first);
+        sequences[sequence].update(cache.get_cells(sequence), sequence, ubatch.pos + first, cells + first, last - first);
     }
 }
 

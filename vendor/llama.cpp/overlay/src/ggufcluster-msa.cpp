@@ -95,6 +95,11 @@ static bool in_runs(const llama_kv_cache_msa_context & context, const llama_ubat
     return true;
 }
 
+// Graphs that only reserve memory come with an ubatch in no cells, all of it at position 0.
+static bool is_reservation(const llama_ubatch & ubatch, const int64_t n_stream) {
+    return ubatch.n_tokens > n_stream && ubatch.pos[0] == ubatch.pos[1];
+}
+
 msa_native * msa_native::begin(const llm_graph_context & graph, const llama_model & model, ggml_tensor * positions,
         const int64_t n_stream, ggml_msa_params params) {
     const auto * context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
@@ -106,7 +111,7 @@ msa_native * msa_native::begin(const llm_graph_context & graph, const llama_mode
 
     const int64_t n_cell = context->get_base()->get_n_kv();
     int64_t n_pos = n_cell; // of a graph that only reserves memory: the most there can be
-    if (graph.ubatch.seq_id[0] != nullptr) {
+    if (!is_reservation(graph.ubatch, n_stream)) {
         n_pos = GGML_PAD((int64_t) context->get_n_pos(), (int64_t) params.block);
         params.step = params.block == msa_cells::block && in_runs(*context, graph.ubatch, n_stream) ? params.block : 1;
     }

@@ -5,8 +5,7 @@
 //
 //   score_many  256 rows (token, group) x a run of key blocks a CTA. Bound by the tensor cores: two products of
 //               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
-//   score_few   a key block at a time a CTA, all rows at once. Bound by the bytes of the index cache, of which two
-//               blocks a CTA are in flight.
+//   score_few   a key block at a time a CTA, all rows at once. Bound by the bytes of the index cache.
 //   choose      a warp (or 128 threads) a row.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
@@ -15,6 +14,7 @@
 
 #include <climits>
 #include <cmath>
+#include <type_traits>
 
 namespace msa {
 
@@ -252,62 +252,130 @@ void score_many(const msa_select_args args, const half8 * expanded, float * scor
 constexpr int few_threads = 256;
 constexpr int few_rows    = 64; // most (token, group) rows
 
-// Key blocks pass through shared memory as they are in the cache, a few in flight: registers alone do not hold enough
-// of them to fill the bandwidth. A warp copies and consumes 16 rows of its own, so only the block's result is shared.
 constexpr int few_warps = few_threads/warp_size;
 
-__host__ __device__ constexpr int few_stages(const bool hopper) {
-    return hopper ? 3 : 2;
-}
-
-__host__ __device__ constexpr int few_ctas(const bool hopper, const int n_row) { // a multiprocessor, by shared memory
-    return hopper && n_row <= 32 ? 2 : 1;
-}
-
+// The keys that a warp multiplies: 16 of each block. As the products sum over dimensions, any order will do that both
+// operands share: lane 4*i + j takes dimensions 32*p + 8*j ... + 7 of keys i and i + 8, as two steps of four.
+//
+// 16-bit rows come straight into registers, a block ahead. Quantised ones need too many small loads for that: they
+// pass through shared memory as they are, two blocks ahead, a warp's own rows only.
 template <msa_type type>
-struct few_stage {
-    char     rows[few_warps][16*row_bytes_of(type)];
-    uint32_t present[few_warps]; // one bit a row
-};
+struct direct_keys {
+    static constexpr int shared_bytes = 0;
 
-template <msa_type type>
-__device__ static void few_fetch(few_stage<type> & stage, const char * keys, const int64_t cell_bytes, const int cell) {
-    constexpr int copy_bytes = row_bytes_of(type)%16 == 0 ? 16 : 8;
-    constexpr int n_copy     = row_bytes_of(type)/copy_bytes; // a row
-    const int warp = threadIdx.x/warp_size;
-    const int lane = threadIdx.x%warp_size;
-    const uint32_t to = shared_address(stage.rows[warp]);
+    half8 now[2][4], ahead[2][4];
+    int   cell_now[2], cell_ahead[2];
+
+    __device__ void load(const msa_select_args & args, const char * keys, const int stream, const int block) {
+        const int lane = threadIdx.x%warp_size;
 #pragma unroll
-    for (int i = 0; i < (16*n_copy + warp_size - 1)/warp_size; ++i) {
-        const int piece = i*warp_size + lane;
-        const int from  = __shfl_sync(all_lanes, cell, min(piece/n_copy, 15));
-        const char * source = keys + (from < 0 ? 0 : from)*cell_bytes + piece%n_copy*copy_bytes;
-        if (piece < 16*n_copy) {
-            if constexpr (copy_bytes == 16) {
-                copy16_async(to + piece*copy_bytes, source, from >= 0);
-            } else {
-                copy8_async(to + piece*copy_bytes, source, from >= 0);
+        for (int i = 0; i < 2; ++i) {
+            cell_ahead[i] = cell_of(args.pos, stream, block*msa_block + threadIdx.x/warp_size*16 + 8*i + lane/4);
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                ahead[i][p] = cell_ahead[i] < 0 ? zero8() : row_format<type>::load(keys + cell_ahead[i]*args.key.cell_bytes, 4*p + lane%4);
             }
         }
     }
-    const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
-    if (lane == 0) {
-        stage.present[warp] = present;
-    }
-}
 
-// The products sum over dimensions, so any order will do as long as both operands share it: lane 4*i + j takes
-// dimensions 32*p + 8*j ... + 7 of key i, as two steps of four.
-template <msa_type type, int n_tile>
-__device__ static void few_products(float (&acc)[n_tile][4], const char * rows, const half (* query)[msa_dim + 8]) {
-    const int lane = threadIdx.x%warp_size;
-#pragma unroll 2
-    for (int p = 0; p < 4; ++p) {
-        half8 key[2];
+    __device__ void begin(const msa_select_args & args, const char * keys, const int stream, const int block, char *) {
+        load(args, keys, stream, block);
+    }
+
+    __device__ void next(const msa_select_args & args, const char * keys, const int stream, const int block) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            key[i] = row_format<type>::load(rows + (8*i + lane/4)*row_bytes_of(type), 4*p + lane%4);
+            cell_now[i] = cell_ahead[i];
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                now[i][p] = ahead[i][p];
+            }
         }
+        if (block + (int) gridDim.x < args.pos.n_block()) {
+            load(args, keys, stream, block + gridDim.x);
+        }
+    }
+
+    __device__ half8 key(const int i, const int p) const { return now[i][p]; }
+    __device__ bool  present(const int i) const { return cell_now[i] >= 0; }
+};
+
+template <msa_type type>
+struct staged_keys {
+    static constexpr int n_stage      = 3;
+    static constexpr int n_copy       = row_bytes_of(type)/8; // a row, which is only 8-byte aligned
+    static constexpr int stage_bytes  = 16*row_bytes_of(type);
+    static constexpr int shared_bytes = few_warps*n_stage*stage_bytes;
+
+    char   * own;
+    uint32_t mask[n_stage - 1]; // of the rows in flight, the oldest first
+    uint32_t mask_now;
+    int      cell;              // of the rows to be copied next
+    int      turn;
+
+    __device__ int cell_at(const msa_select_args & args, const int stream, const int block) const {
+        const int lane = threadIdx.x%warp_size;
+        return lane < 16 ? cell_of(args.pos, stream, block*msa_block + threadIdx.x/warp_size*16 + lane) : -1;
+    }
+
+    __device__ uint32_t fetch(const msa_select_args & args, const char * keys, const int stage) const {
+        const uint32_t to = shared_address(own + stage*stage_bytes);
+#pragma unroll
+        for (int i = 0; i < (16*n_copy + warp_size - 1)/warp_size; ++i) {
+            const int piece = i*warp_size + threadIdx.x%warp_size;
+            const int from  = __shfl_sync(all_lanes, cell, min(piece/n_copy, 15));
+            if (piece < 16*n_copy) {
+                copy8_async(to + piece*8, keys + (from < 0 ? 0 : from)*args.key.cell_bytes + piece%n_copy*8, from >= 0);
+            }
+        }
+        copies_commit();
+        return __ballot_sync(all_lanes, cell >= 0);
+    }
+
+    __device__ void begin(const msa_select_args & args, const char * keys, const int stream, const int block, char * shared) {
+        own  = shared + threadIdx.x/warp_size*n_stage*stage_bytes;
+        turn = -1;
+#pragma unroll
+        for (int i = 0; i < n_stage - 1; ++i) {
+            cell    = cell_at(args, stream, block + i*gridDim.x);
+            mask[i] = fetch(args, keys, i);
+        }
+        cell = cell_at(args, stream, block + (n_stage - 1)*gridDim.x);
+    }
+
+    __device__ void next(const msa_select_args & args, const char * keys, const int stream, const int block) {
+        ++turn;
+        copies_wait<n_stage - 2>();
+        __syncwarp(); // copied, and the stage of the turn before is read
+        mask_now = mask[0];
+#pragma unroll
+        for (int i = 0; i + 1 < n_stage - 1; ++i) {
+            mask[i] = mask[i + 1];
+        }
+        mask[n_stage - 2] = fetch(args, keys, (turn + n_stage - 1)%n_stage);
+        cell = cell_at(args, stream, block + n_stage*gridDim.x);
+    }
+
+    __device__ half8 key(const int i, const int p) const {
+        const int lane = threadIdx.x%warp_size;
+        return row_format<type>::load(own + turn%n_stage*stage_bytes + (8*i + lane/4)*row_bytes_of(type), 4*p + lane%4);
+    }
+
+    __device__ bool present(const int i) const { return (mask_now >> (8*i + threadIdx.x%warp_size/4)) & 1; }
+};
+
+template <msa_type type>
+using few_keys = std::conditional_t<type == msa_type::q8_0, staged_keys<type>, direct_keys<type>>;
+
+constexpr int few_ctas = 2; // a multiprocessor
+
+template <msa_type type, int n_tile>
+__device__ static void few_products(float (&acc)[n_tile][4], const few_keys<type> & keys, const half (* query)[msa_dim + 8]) {
+    constexpr int n_ahead = type == msa_type::q8_0 ? 2 : 4; // more than registers hold otherwise
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll n_ahead
+    for (int p = 0; p < 4; ++p) {
+        const half8 key[2] = {keys.key(0, p), keys.key(1, p)};
         const uint32_t * low  = reinterpret_cast<const uint32_t *>(&key[0]);
         const uint32_t * high = reinterpret_cast<const uint32_t *>(&key[1]);
         const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]}, {low[2], high[2], low[3], high[3]}};
@@ -322,38 +390,22 @@ __device__ static void few_products(float (&acc)[n_tile][4], const char * rows, 
 
 // A CTA takes blocks blockIdx.x, + gridDim.x, ...
 template <msa_type type, int n_tile>
-__global__ __launch_bounds__(few_threads, few_ctas(msa_hopper, 8*n_tile))
+__global__ __launch_bounds__(few_threads, n_tile < 8 ? few_ctas : 1)
 void score_few(const msa_select_args args, float * scores, const int64_t stride) {
     constexpr int n_column = 8*n_tile;
-    constexpr int n_stage  = few_stages(msa_hopper);
     extern __shared__ __align__(1024) char raw[];
-    few_stage<type> * stages = reinterpret_cast<few_stage<type> *>(raw);
     __shared__ __align__(16) half query[n_column][msa_dim + 8]; // padded: eight rows hit eight different banks
     __shared__ int   position[n_column];
     __shared__ float best[2][few_warps][n_column];
 
-    const int stream  = blockIdx.y;
-    const int warp    = threadIdx.x/warp_size;
-    const int lane    = threadIdx.x%warp_size;
-    const int n_row   = args.pos.n_token*args.n_group;
-    const int n_block = args.pos.n_block();
-    const int stride_blocks = gridDim.x;
-    const char * keys = args.key.data + stream*args.key.stream_bytes;
+    const int stream = blockIdx.y;
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int n_row  = args.pos.n_token*args.n_group;
+    const char * base = args.key.data + stream*args.key.stream_bytes;
 
-    const auto cell_at = [&](const int block) {
-        return block < n_block && lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
-    };
-    int ahead[n_stage - 1];
-#pragma unroll
-    for (int i = 0; i < n_stage - 1; ++i) {
-        ahead[i] = cell_at(blockIdx.x + i*stride_blocks);
-    }
-    int next_cell = cell_at(blockIdx.x + (n_stage - 1)*stride_blocks);
-#pragma unroll
-    for (int i = 0; i < n_stage - 1; ++i) {
-        few_fetch<type>(stages[i], keys, args.key.cell_bytes, ahead[i]);
-        copies_commit();
-    }
+    few_keys<type> keys;
+    keys.begin(args, base, stream, blockIdx.x, raw);
     for (int i = threadIdx.x; i < n_column*msa_dim/2; i += few_threads) {
         const int row = i/(msa_dim/2);
         const int d   = i%(msa_dim/2)*2;
@@ -367,23 +419,14 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
     __syncthreads();
 
     int turn = 0;
-    for (int block = blockIdx.x; block < n_block; block += stride_blocks, ++turn) {
-        const few_stage<type> & stage = stages[turn%n_stage];
-        copies_wait<n_stage - 2>();
-        __syncwarp();
+    for (int block = blockIdx.x; block < args.pos.n_block(); block += gridDim.x, turn ^= 1) {
+        keys.next(args, base, stream, block);
         float acc[n_tile][4] = {};
-        few_products<type, n_tile>(acc, stage.rows[warp], query);
-        const uint32_t present = stage.present[warp];
-        // The stage of the block before is free: this warp has passed all its reads of it.
-        __syncwarp();
-        few_fetch<type>(stages[(turn + n_stage - 1)%n_stage], keys, args.key.cell_bytes, next_cell);
-        copies_commit();
-        next_cell = cell_at(block + n_stage*stride_blocks);
-
+        few_products<type, n_tile>(acc, keys, query);
         int key[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            key[i] = (present >> (8*i + lane/4)) & 1 ? block*msa_block + 16*warp + 8*i + lane/4 : INT_MAX;
+            key[i] = keys.present(i) ? block*msa_block + 16*warp + 8*i + lane/4 : INT_MAX;
         }
 #pragma unroll
         for (int n = 0; n < n_tile; ++n) {
@@ -397,16 +440,16 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
                     top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
                 }
                 if (lane < 4) {
-                    best[turn%2][warp][column] = top;
+                    best[turn][warp][column] = top;
                 }
             }
         }
         __syncthreads();
         if (threadIdx.x < n_row) {
-            float top = best[turn%2][0][threadIdx.x];
+            float top = best[turn][0][threadIdx.x];
 #pragma unroll
             for (int i = 1; i < few_warps; ++i) {
-                top = fmaxf(top, best[turn%2][i][threadIdx.x]);
+                top = fmaxf(top, best[turn][i][threadIdx.x]);
             }
             scores[((int64_t) stream*n_row + threadIdx.x)*stride + block] = top;
         }
@@ -559,11 +602,10 @@ static cudaError_t launch_score_many(const msa_select_args & args, float * score
 template <msa_type type>
 static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
     const int  n_row = args.pos.n_token*args.n_group;
-    const device_facts device = current_device();
-    const int  n_resident = few_ctas(device.hopper, n_row)*device.n_sm;
+    const int  n_resident = (n_row <= 32 ? few_ctas : 1)*current_device().n_sm;
     const dim3 grid(args.pos.n_block() < n_resident ? args.pos.n_block() : n_resident, args.pos.n_stream);
     const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
-    return launch(kernel, grid, few_threads, few_stages(device.hopper)*sizeof(few_stage<type>), stream, args, scores, score_stride(args));
+    return launch(kernel, grid, few_threads, few_keys<type>::shared_bytes, stream, args, scores, score_stride(args));
 }
 
 static cudaError_t launch_choose(const msa_select_args & args, const float * scores, cudaStream_t stream) {
