@@ -82,7 +82,8 @@ def find_nvcc() -> Path:
 def compile_kernels(nvcc: Path, source: Path, output: Path) -> str:
     """Compile a file for all architectures and return the assembler's report, names readable."""
     targets = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in ARCHITECTURES]
-    command = [nvcc, *FLAGS, *targets, "-Xptxas", "-v", "-c", "-o", output, source]
+    paths = [str(output), str(source)]
+    command = [str(nvcc), *FLAGS, *targets, "-Xptxas", "-v", "-c", "-o", *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names = subprocess.run(
