@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _SPELLING = re.compile(r"^(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?(?:-real|-virtual)?$")
 
-# First CUDA release that compiles for an architecture. 13.0's own list (nvcc --list-gpu-arch) was
-# checked; the older entries are from NVIDIA's release notes.
+# First CUDA release that compiles for an architecture, in the variant taken here. 13.0's own list
+# (nvcc --list-gpu-arch) was checked; the older entries are from NVIDIA's release notes.
 _FIRST = {
     "75": (10, 0), "80": (11, 0), "86": (11, 1), "87": (11, 4), "88": (13, 0), "89": (11, 8),
-    "90": (11, 8), "100": (12, 8), "103": (12, 9), "110": (13, 0), "120": (12, 8), "121": (12, 9),
+    "90": (12, 0), "100": (12, 8), "103": (12, 9), "110": (13, 0), "120": (12, 8), "121": (12, 9),
 }  # fmt: skip
 # CUDA 13.0 compiles for nothing below this.
 _OLDEST_FOR_13 = 75
@@ -38,10 +38,11 @@ def parse_architecture(text: str, *, host: str = "this machine") -> str:
 def architectures_for(bases: Sequence[str]) -> tuple[str, ...]:
     """Return the variants to compile for, sorted: ``121`` becomes ``121a``.
 
-    The FP4 tensor-core instructions of 12.x exist only in the architecture-specific variant.
+    The FP4 tensor-core instructions of 12.x and the warpgroup ones of 9.0 exist only in the
+    architecture-specific variant.
     """
     unique = sorted(set(bases), key=int)
-    return tuple(f"{base}a" if base.startswith("12") else base for base in unique)
+    return tuple(f"{base}a" if base.startswith(("12", "90")) else base for base in unique)
 
 
 def cmake_architectures(architectures: Sequence[str]) -> str:

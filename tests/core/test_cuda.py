@@ -28,14 +28,14 @@ def test_other_words_are_refused(text: str) -> None:
         parse_architecture(text)
 
 
-def test_blackwell_gets_its_specific_variant() -> None:
-    """12.x needs the `a` variant for FP4 instructions; others stay as they are."""
-    assert architectures_for(["121", "90", "121", "120"]) == ("90", "120a", "121a")
+def test_hopper_and_blackwell_get_their_specific_variant() -> None:
+    """9.0 and 12.x need the `a` variant for their tensor cores; others stay as they are."""
+    assert architectures_for(["121", "90", "121", "89", "120"]) == ("89", "90a", "120a", "121a")
 
 
 def test_cmake_compiles_real_code_only() -> None:
     """CMake gets one entry per architecture, without code for others."""
-    assert cmake_architectures(["90", "121a"]) == "90-real;121a-real"
+    assert cmake_architectures(["90a", "121a"]) == "90a-real;121a-real"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_cmake_compiles_real_code_only() -> None:
         ("121", "12.4", "needs 12.9 or newer"),
         ("121", "12.8", "needs 12.9 or newer"),
         ("120", "12.6", "needs 12.8 or newer"),
-        ("90", "11.7", "needs 11.8 or newer"),
+        ("90", "11.8", "needs 12.0 or newer"),
         ("89", "11.5", "needs 11.8 or newer"),
         ("86", "11.0", "needs 11.1 or newer"),
         ("70", "13.0", "CUDA 13.0 dropped it"),

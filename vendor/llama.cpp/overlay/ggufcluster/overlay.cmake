@@ -54,5 +54,22 @@ function(ggufcluster_extend_targets)
     if (TARGET llama-common-base)
         target_link_libraries(llama-common-base PRIVATE ggml-base)
     endif()
+    ggufcluster_add_msa()
+endfunction()
+
+# Sparse attention: the builders, the CPU backend in each of its variants, and llama's graph. CUDA sources are globbed.
+function(ggufcluster_add_msa)
+    target_sources(ggml-base PRIVATE ${PROJECT_SOURCE_DIR}/ggml/src/ggml-msa.c)
+    get_property(ggml_targets DIRECTORY ${PROJECT_SOURCE_DIR}/ggml/src PROPERTY BUILDSYSTEM_TARGETS)
+    foreach (target IN LISTS ggml_targets)
+        if (target MATCHES "^ggml-cpu(-|$)" AND NOT target MATCHES "feats$")
+            target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/ggml/src/ggml-cpu/msa.cpp)
+        endif()
+    endforeach()
+    if (TARGET llama)
+        target_sources(llama PRIVATE
+            ${PROJECT_SOURCE_DIR}/src/ggufcluster-msa.cpp
+            ${PROJECT_SOURCE_DIR}/src/ggufcluster-msa-positions.cpp)
+    endif()
 endfunction()
 cmake_language(DEFER CALL ggufcluster_extend_targets)

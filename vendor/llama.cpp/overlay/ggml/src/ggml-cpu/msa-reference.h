@@ -1,0 +1,129 @@
+// MiniMax Sparse Attention in plain code: what the CPU backend runs and what the CUDA kernels are tested against.
+// ggml-cuda/msa-kernels.cuh has the definition; dimensions here are free.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace msa_reference {
+
+struct cache {               // rows (group, cell, stream) of dim elements
+    const char * data;
+    size_t       group_bytes;
+    size_t       cell_bytes;
+    size_t       stream_bytes;
+    void      (* to_float)(const void * row, float * out, int64_t n);
+
+    void read(const int64_t stream, const int64_t group, const int64_t cell, float * out, const int64_t dim) const {
+        to_float(data + stream*stream_bytes + group*group_bytes + cell*cell_bytes, out, dim);
+    }
+};
+
+struct positions {
+    const int32_t * map;     // [n_stream][n_pos/map_step], -1 where positions have no cell
+    const int32_t * query;   // [n_stream][n_token]
+    int64_t         map_step;
+    int64_t         n_pos;
+    int64_t         n_token; // a stream
+
+    int32_t query_of(const int64_t stream, const int64_t token) const { return query[stream*n_token + token]; }
+
+    // The cell of a position, -1 if the token cannot see it.
+    int32_t visible_cell(const int64_t stream, const int64_t position, const int64_t until) const {
+        if (position > until || position >= n_pos) {
+            return -1;
+        }
+        const int32_t first = map[stream*(n_pos/map_step) + position/map_step];
+        return first < 0 ? -1 : first + (int32_t) (position%map_step);
+    }
+};
+
+struct selection {
+    int64_t dim;
+    int64_t block;           // positions
+    int64_t n_top;
+    int64_t n_local;
+    int64_t n_init;
+};
+
+inline double dot(const float * a, const float * b, const int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        sum += (double) a[i]*b[i];
+    }
+    return sum;
+}
+
+// The best score of every block up to the token's own, -inf where nothing is visible.
+inline std::vector<float> block_scores(const float * query, const cache & key, const positions & pos, const selection & how,
+        const int64_t stream, const int64_t token) {
+    const int64_t until = pos.query_of(stream, token);
+    std::vector<float> scores(until/how.block + 1, -INFINITY);
+    std::vector<float> row(how.dim);
+    for (int64_t p = 0; p <= until; ++p) {
+        const int32_t cell = pos.visible_cell(stream, p, until);
+        if (cell >= 0) {
+            key.read(stream, 0, cell, row.data(), how.dim);
+            float & best = scores[p/how.block];
+            best = std::max(best, (float) dot(query, row.data(), how.dim));
+        }
+    }
+    return scores;
+}
+
+// The chosen blocks in ascending order, then -1. Forced blocks first, then by score, then the lower one; a block
+// with nothing visible is never chosen.
+inline void choose_blocks(const std::vector<float> & scores, const selection & how, int32_t * ids) {
+    const int64_t own = (int64_t) scores.size() - 1;
+    const auto forced = [&](const int64_t b) { return b < how.n_init || b > own - how.n_local; };
+    std::vector<int32_t> order;
+    for (int32_t b = 0; b <= own; ++b) {
+        if (scores[b] != -INFINITY) {
+            order.push_back(b);
+        }
+    }
+    std::stable_sort(order.begin(), order.end(), [&](const int32_t a, const int32_t b) {
+        return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[a] > scores[b];
+    });
+    order.resize(std::min((int64_t) order.size(), how.n_top));
+    std::sort(order.begin(), order.end());
+    std::fill(ids, ids + how.n_top, -1);
+    std::copy(order.begin(), order.end(), ids);
+}
+
+// out = softmax(scale * query . k) v over the visible positions of the blocks.
+inline void attend_blocks(const float * query, const cache & key, const cache & value, const positions & pos, const selection & how,
+        const int64_t stream, const int64_t token, const int64_t group, const int32_t * ids, const float scale, float * out) {
+    const int64_t until = pos.query_of(stream, token);
+    std::vector<float>  row(how.dim);
+    std::vector<double> sum(how.dim, 0.0);
+    double top = -INFINITY, total = 0.0;
+    for (int64_t i = 0; i < how.n_top; ++i) {
+        for (int64_t p = ids[i]*how.block; ids[i] >= 0 && p < (ids[i] + 1)*how.block; ++p) {
+            const int32_t cell = pos.visible_cell(stream, p, until);
+            if (cell < 0) {
+                continue;
+            }
+            key.read(stream, group, cell, row.data(), how.dim);
+            const double score = scale*dot(query, row.data(), how.dim);
+            value.read(stream, group, cell, row.data(), how.dim);
+            const double new_top = std::max(top, score);
+            const double shrink  = std::exp(top - new_top);
+            const double weight  = std::exp(score - new_top);
+            for (int64_t d = 0; d < how.dim; ++d) {
+                sum[d] = sum[d]*shrink + weight*row[d];
+            }
+            total = total*shrink + weight;
+            top = new_top;
+        }
+    }
+    for (int64_t d = 0; d < how.dim; ++d) {
+        out[d] = total > 0.0 ? (float) (sum[d]/total) : 0.0f;
+    }
+}
+
+} // namespace msa_reference

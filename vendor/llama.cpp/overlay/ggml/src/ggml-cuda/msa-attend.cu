@@ -1,0 +1,762 @@
+// MSA, part 2: attention over the selected blocks. See msa-kernels.cuh for the definition.
+//
+//   attend_few   a cluster of eight CTAs a (token, group), each two of the blocks, merged through distributed shared
+//                memory: one launch. Bound by the latency of a chain of loads (ids, cells, rows).
+//   attend_many  works on (token, group, block) "pairs" sorted by block, so that a block is read once for up to
+//                chunk_pairs tokens; a prefill that reads every block once a token is bound by L2 at a quarter of the
+//                tensor cores' rate. A pair yields a normalised partial output of 16 heads x 128 in f16 and the base-2
+//                logarithm of its softmax sum; combine weighs the pairs of a token. Bound by the tensor cores and by
+//                the 8 KiB a pair of query read and output written.
+//
+// Queries (f16) and partial outputs of attend_many are stored in fragment order (msa-tile.cuh), 16 bytes a lane, so that
+// both move between global memory and the operand registers of one and the same thread.
+
+#if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
+
+#include "msa-tile.cuh"
+
+#include <cooperative_groups.h>
+
+#include <cmath>
+#include <type_traits>
+
+namespace msa {
+
+constexpr float log2_e = 1.4426950408889634f;
+
+constexpr int fragment_halves = msa_rows*msa_dim; // of a pair or a query
+constexpr int chunk_pairs     = 64;               // most pairs that share one load of a block
+constexpr int many_threads    = 256;
+
+struct chunk {
+    int block;  // flat: (stream*n_group + group)*n_block + block
+    int first;  // of its pairs in the sorted list
+    int count;
+};
+
+// Where everything lies in the scratch memory of attend_many.
+struct attend_plan {
+    half  * query;      // [token][group] fragments
+    half  * partial;    // [token][group][n_top] fragments
+    float * log_sum;    // [token][group][n_top][msa_rows]
+    int   * count;      // [stream][group][block] pairs
+    int   * first;      // of a block's pairs in the list
+    int   * rank;       // [pair] within its block
+    int   * list;       // pairs sorted by block
+    chunk * chunks;
+    int   * n_chunk;
+    size_t  bytes;
+};
+
+__host__ __device__ static int n_query(const msa_attend_args & args) { // (token, group) of all streams
+    return args.pos.n_stream*args.pos.n_token*args.n_group;
+}
+
+__host__ __device__ static int n_bucket(const msa_attend_args & args) {
+    return args.pos.n_stream*args.n_group*args.pos.n_block();
+}
+
+static attend_plan plan_at(const msa_attend_args & args, char * base) {
+    attend_plan plan = {};
+    const auto take = [&](auto *& pointer, const size_t n) {
+        pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + plan.bytes);
+        plan.bytes += (n*sizeof(*pointer) + 255)/256*256;
+    };
+    if (msa_attend_launch(args) == msa_launch::many_tokens) {
+        const size_t n_pair = (size_t) n_query(args)*args.n_top;
+        take(plan.query,   (size_t) n_query(args)*fragment_halves);
+        take(plan.partial, n_pair*fragment_halves);
+        take(plan.log_sum, n_pair*msa_rows);
+        take(plan.count,   n_bucket(args));
+        take(plan.first,   n_bucket(args));
+        take(plan.rank,    n_pair);
+        take(plan.list,    n_pair);
+        take(plan.chunks,  n_pair/chunk_pairs + n_bucket(args));
+        take(plan.n_chunk, 1);
+    }
+    return plan;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens: sort the pairs by block
+
+__device__ static int bucket_of(const msa_attend_args & args, const int query, const int block) {
+    const int stream = query/(args.pos.n_token*args.n_group);
+    return (stream*args.n_group + query%args.n_group)*args.pos.n_block() + block;
+}
+
+// A warp a (token, group): its queries to f16 in fragment order, its pairs into the histogram.
+__global__ void prepare(const msa_attend_args args, const attend_plan plan) {
+    const int query = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
+    const int lane  = threadIdx.x%warp_size;
+    if (query >= n_query(args)) {
+        return;
+    }
+    if (lane < args.n_top) {
+        const int pair  = query*args.n_top + lane;
+        const int block = args.ids[pair];
+        plan.rank[pair] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, query, block), 1);
+    }
+    const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
+    uint4 * to = reinterpret_cast<uint4 *>(plan.query + (int64_t) query*fragment_halves) + lane;
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+        uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = *reinterpret_cast<const float2 *>(source + 8*(i%2)*msa_dim + 16*step + 8*(i/2));
+            a[i] = pack(pair.x, pair.y);
+        }
+        to[step*warp_size] = make_uint4(a[0], a[1], a[2], a[3]);
+    }
+}
+
+constexpr int scan_threads = 1024;
+
+__device__ static int2 add(const int2 a, const int2 b) {
+    return make_int2(a.x + b.x, a.y + b.y);
+}
+
+__device__ static int2 scan_warp(int2 value) { // inclusive
+#pragma unroll
+    for (int step = 1; step < warp_size; step *= 2) {
+        const int2 below = make_int2(__shfl_up_sync(all_lanes, value.x, step), __shfl_up_sync(all_lanes, value.y, step));
+        if ((int) threadIdx.x%warp_size >= step) {
+            value = add(value, below);
+        }
+    }
+    return value;
+}
+
+// One CTA: where every block's pairs begin, and the chunks they are cut into.
+__global__ __launch_bounds__(scan_threads)
+void scan(const msa_attend_args args, const attend_plan plan) {
+    __shared__ int2 total[warp_size];
+    const int warp = threadIdx.x/warp_size;
+    const int lane = threadIdx.x%warp_size;
+    int2 done = make_int2(0, 0); // pairs and chunks before this round
+    for (int base = 0; base < n_bucket(args); base += scan_threads) {
+        const int bucket = base + threadIdx.x;
+        const int n = bucket < n_bucket(args) ? plan.count[bucket] : 0;
+        const int2 mine = make_int2(n, (n + chunk_pairs - 1)/chunk_pairs);
+        int2 until = scan_warp(mine);
+        if (lane == warp_size - 1) {
+            total[warp] = until;
+        }
+        __syncthreads();
+        if (warp == 0) {
+            total[lane] = scan_warp(total[lane]);
+        }
+        __syncthreads();
+        until = add(add(until, done), warp > 0 ? total[warp - 1] : make_int2(0, 0));
+        if (n > 0) {
+            plan.first[bucket] = until.x - mine.x;
+            for (int i = 0; i < mine.y; ++i) {
+                plan.chunks[until.y - mine.y + i] = {bucket, until.x - mine.x + i*chunk_pairs, min(chunk_pairs, n - i*chunk_pairs)};
+            }
+        }
+        done = add(done, total[warp_size - 1]);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        *plan.n_chunk = done.y;
+    }
+}
+
+__global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
+    const int pair = blockIdx.x*blockDim.x + threadIdx.x;
+    if (pair < n_query(args)*args.n_top && plan.rank[pair] >= 0) {
+        plan.list[plan.first[bucket_of(args, pair/args.n_top, args.ids[pair])] + plan.rank[pair]] = pair;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens: attention
+
+// A multiprocessor: two hide each other's loads and softmax where shared memory and registers allow.
+__host__ __device__ constexpr int many_ctas(const bool hopper) {
+    return hopper ? 2 : 1;
+}
+
+struct many_shared {
+    char     key  [tile_bytes];
+    char     value[tile_bytes];
+    half8    query[many_threads/warp_size][8][warp_size]; // of the next pair; every lane reads what it copied itself
+    uint16_t mask[8];
+};
+
+// acc: products of 16 rows x 128 keys -> probabilities in a, their row sums, and maxima in units of the exponent of 2.
+__device__ static void softmax_rows(const float (&acc)[64], const float scale, uint32_t (&a)[8][4], float (&top)[2], float (&sum)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+        for (int n = 0; n < 16; ++n) {
+            best[0] = fmaxf(best[0], acc[4*n + 2*i]);
+            best[1] = fmaxf(best[1], acc[4*n + 2*i + 1]);
+        }
+        top[i] = scale*row_max(fmaxf(best[0], best[1]));
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+        float part[2] = {};
+#pragma unroll
+        for (int n = 0; n < 16; ++n) {
+            const float low  = exp2_fast(scale*acc[4*n + 2*i]     - base);
+            const float high = exp2_fast(scale*acc[4*n + 2*i + 1] - base);
+            part[0] += low;
+            part[1] += high;
+            a[n/2][2*(n%2) + i] = pack(low, high);
+        }
+        sum[i] = row_sum(part[0] + part[1]);
+    }
+}
+
+__device__ static void hide_keys(float (&acc)[64], const block_mask & mask, const int last_key) {
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int  key     = 8*n + 2*(threadIdx.x%4) + e;
+            const bool visible = ((mask.word[n/4] >> (key%32)) & 1) && key <= last_key;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                acc[4*n + 2*i + e] = visible ? acc[4*n + 2*i + e] : -INFINITY;
+            }
+        }
+    }
+}
+
+__device__ static void store_part(const attend_plan & plan, const int64_t part, const float (&acc)[64], const float (&top)[2], const float (&sum)[2]) {
+    const int lane = threadIdx.x%warp_size;
+    const float scale[2] = {sum[0] > 0.0f ? 1.0f/sum[0] : 0.0f, sum[1] > 0.0f ? 1.0f/sum[1] : 0.0f};
+    uint4 * to = reinterpret_cast<uint4 *>(plan.partial + part*fragment_halves) + lane;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+        const float * x = acc + 8*c;
+        __stcs(to + c*warp_size, make_uint4(
+            pack(x[0]*scale[0], x[1]*scale[0]), pack(x[2]*scale[1], x[3]*scale[1]),
+            pack(x[4]*scale[0], x[5]*scale[0]), pack(x[6]*scale[1], x[7]*scale[1])));
+    }
+    if (lane%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            plan.log_sum[part*msa_rows + lane/4 + 8*i] = sum[i] > 0.0f ? top[i] + log2f(sum[i]) : -INFINITY;
+        }
+    }
+}
+
+template <msa_type type>
+__global__ __launch_bounds__(many_threads, many_ctas(msa_hopper))
+void attend_many(const msa_attend_args args, const attend_plan plan) {
+    extern __shared__ __align__(1024) char raw[];
+    many_shared & shared = *reinterpret_cast<many_shared *>(raw);
+    const int warp = threadIdx.x/warp_size;
+    const int lane = threadIdx.x%warp_size;
+    const uint32_t key_tile   = shared_address(shared.key);
+    const uint32_t value_tile = shared_address(shared.value);
+
+    const int n_chunk = *plan.n_chunk;
+    for (int i = blockIdx.x; i < n_chunk; i += gridDim.x) {
+        const chunk work = plan.chunks[i];
+        const int block  = work.block%args.pos.n_block();
+        const int group  = work.block/args.pos.n_block()%args.n_group;
+        const int stream = work.block/args.pos.n_block()/args.n_group;
+
+        const int cell = lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
+        fill_rows<type>(key_tile, 16*warp, args.key.data + group*args.key.group_bytes + stream*args.key.stream_bytes, args.key.cell_bytes, cell);
+        fill_rows<type>(value_tile, 16*warp, args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes, args.value.cell_bytes, cell);
+        const auto pair_at = [&](const int at) {
+            return at + warp < work.count ? plan.list[work.first + at + warp] : -1;
+        };
+        const auto fetch = [&](const int pair) {
+            const char * from = reinterpret_cast<const char *>(plan.query + (int64_t) (max(pair, 0)/args.n_top)*fragment_halves);
+#pragma unroll
+            for (int step = 0; step < 8; ++step) {
+                copy16_async(shared_address(&shared.query[warp][step][lane]), from + (step*warp_size + lane)*sizeof(half8), pair >= 0);
+            }
+            copies_commit();
+        };
+        int next = pair_at(0);
+        fetch(next);
+        const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
+        if (lane == 0) {
+            shared.mask[warp] = (uint16_t) present;
+        }
+        copies_wait<0>();
+        tiles_written();
+        __syncthreads();
+        const block_mask mask = *reinterpret_cast<const block_mask *>(shared.mask);
+
+        // A warpgroup takes four pairs at a time, one a warp.
+        for (int at = 0; at + warp/4*4 < work.count; at += many_threads/warp_size) {
+            const int pair  = next;
+            const int query = max(pair, 0)/args.n_top;
+            uint32_t a[8][4];
+            copies_wait<0>();
+#pragma unroll
+            for (int step = 0; step < 8; ++step) {
+                const uint4 piece = *reinterpret_cast<const uint4 *>(&shared.query[warp][step][lane]);
+                a[step][0] = piece.x;
+                a[step][1] = piece.y;
+                a[step][2] = piece.z;
+                a[step][3] = piece.w;
+            }
+            next = pair_at(at + many_threads/warp_size);
+            fetch(next);
+            const int last_key = args.pos.query[query/args.n_group] - block*msa_block;
+
+            float acc[64], top[2], sum[2];
+            product_start<tile_rows::output>(acc, a, key_tile);
+            product_wait<0>(acc);
+            if (!mask.complete() || last_key < msa_block - 1) {
+                hide_keys(acc, mask, last_key);
+            }
+            softmax_rows(acc, args.scale*log2_e, a, top, sum);
+            product_start<tile_rows::summed>(acc, a, value_tile);
+            product_wait<0>(acc);
+            if (pair >= 0) {
+                store_part(plan, pair, acc, top, sum);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens: combine
+
+// Weighs the pairs of one (token, group) by their softmax sums. A warp takes combine_pieces of the eight 512-byte
+// pieces: few enough registers to have the loads in flight that the bandwidth needs.
+constexpr int combine_pieces = 2;
+
+__global__ void combine(const msa_attend_args args, const attend_plan plan) {
+    const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
+    const int lane  = threadIdx.x%warp_size;
+    const int query = warp/(8/combine_pieces);
+    const int piece = warp%(8/combine_pieces)*combine_pieces;
+    if (query >= n_query(args)) {
+        return;
+    }
+    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
+    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0));       // ids end in -1
+    const float * log_sum = plan.log_sum + (int64_t) query*args.n_top*msa_rows + lane/4;
+    const half8 * partial = reinterpret_cast<const half8 *>(plan.partial + (int64_t) query*args.n_top*fragment_halves) + piece*warp_size + lane;
+
+    float weight[msa_top][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+#pragma unroll
+    for (int part = 0; part < msa_top; ++part) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            weight[part][i] = part < n_used ? log_sum[part*msa_rows + 8*i] : -INFINITY;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            top[i] = fmaxf(top[i], weight[part][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            weight[part][i] = exp2_fast(weight[part][i] - base);
+            sum[i] += weight[part][i];
+        }
+    }
+    float acc[combine_pieces][8] = {};
+#pragma unroll
+    for (int part = 0; part < msa_top; ++part) {
+#pragma unroll
+        for (int c = 0; c < combine_pieces; ++c) {
+            const uint4 raw = part < n_used
+                ? __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size)) : make_uint4(0, 0, 0, 0);
+            const half8 value = *reinterpret_cast<const half8 *>(&raw);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const float2 pair = __half22float2(value.pair[k]);
+                acc[c][2*k]     += weight[part][k%2]*pair.x;
+                acc[c][2*k + 1] += weight[part][k%2]*pair.y;
+            }
+        }
+    }
+    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
+#pragma unroll
+    for (int c = 0; c < combine_pieces; ++c) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
+            float * to = out + 8*(k%2)*msa_dim + 8*(2*(piece + c) + k/2);
+            *reinterpret_cast<float2 *>(to) = make_float2(acc[c][2*k]*scale, acc[c][2*k + 1]*scale);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// few tokens
+
+// 16 keys of each of two blocks a warp. Keys come in as operands (see score_few for the order of dimensions); values
+// cross shared memory to be transposed.
+constexpr int few_threads = 256;
+constexpr int few_warps   = few_threads/warp_size;
+constexpr int few_cluster = msa_top/2; // a cluster has all blocks of a (token, group)
+static_assert(few_cluster == few_warps, "pieces of an output: one a warp, then one a CTA");
+
+// A warp's shared memory: 32 value rows as they are; for quantised types then 32 key rows, and in their place when they
+// are used 16 value rows as f16; last the warp's output.
+template <msa_type type>
+struct few_layout {
+    static constexpr bool converts    = type == msa_type::q8_0 || type == msa_type::q4_0;
+    static constexpr int  copy_bytes  = converts ? 8 : 16; // quantised rows are 8-byte aligned
+    static constexpr int  copies      = row_bytes_of(type)/copy_bytes;      // a row
+    static constexpr int  raw_bytes   = 32*row_bytes_of(type);
+    static constexpr int  tile_bytes  = 16*msa_dim*(int) sizeof(half);
+    static constexpr int  input_bytes = raw_bytes + (!converts ? 0 : raw_bytes > tile_bytes ? raw_bytes : tile_bytes);
+    static constexpr int  out_bytes   = fragment_halves*(int) sizeof(float);
+    static constexpr int  bytes       = input_bytes > out_bytes ? input_bytes : out_bytes;
+};
+
+__device__ inline int value_offset(const int row, const int chunk) {
+    return row*256 + ((chunk ^ (row%8))*16);
+}
+
+template <msa_type type>
+__device__ static void copy_rows(const uint32_t to, const char * rows, const int64_t cell_bytes, const int cell) {
+    using layout = few_layout<type>;
+#pragma unroll
+    for (int i = 0; i < layout::copies; ++i) {
+        const int piece = i*warp_size + threadIdx.x%warp_size;
+        const int row   = piece/layout::copies;
+        const int at    = piece%layout::copies;
+        const int from  = __shfl_sync(all_lanes, cell, row);
+        const char * source = rows + (from < 0 ? 0 : from)*cell_bytes + at*layout::copy_bytes;
+        if constexpr (!layout::converts) {
+            copy16_async(to + value_offset(row, at), source, from >= 0);
+        } else {
+            copy8_async(to + piece*8, source, from >= 0);
+        }
+    }
+    copies_commit();
+}
+
+// score: products of 16 rows with 32 keys, in four groups of eight -> weights; row maxima in units of the exponent of 2.
+__device__ static void few_softmax(float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4], float (&top)[2], float (&sum)[2]) {
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float best = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                float & x = score[4*n + 2*i + e];
+                x = (visible >> (8*n + 2*(lane%4) + e)) & 1 ? x : -INFINITY;
+                best = fmaxf(best, x);
+            }
+        }
+        top[i] = scale*row_max(best);
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+        float part = 0.0f;
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const float low  = exp2_fast(scale*score[4*n + 2*i]     - base);
+            const float high = exp2_fast(scale*score[4*n + 2*i + 1] - base);
+            part += low + high;
+            weight[n/2][2*(n%2) + i] = pack(low, high);
+        }
+        sum[i] = row_sum(part);
+    }
+}
+
+// Every lane turns the pieces that it copied itself from bf16 into f16.
+__device__ static void few_narrow(char * own) {
+#pragma unroll
+    for (int i = 0; i < few_layout<msa_type::bf16>::copies; ++i) {
+        const int piece = i*warp_size + threadIdx.x%warp_size;
+        half8 * chunk = reinterpret_cast<half8 *>(own + value_offset(piece/16, piece%16));
+        *chunk = row_format<msa_type::bf16>::load(reinterpret_cast<const char *>(chunk), 0);
+    }
+}
+
+template <msa_type type>
+__device__ static void few_values(float (&acc)[64], char * own, const uint32_t (&weight)[2][4]) {
+    using layout = few_layout<type>;
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+        char * tile = own + (layout::converts ? layout::raw_bytes : k*16*256);
+        if constexpr (layout::converts) {
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int row = 2*i + lane/16;
+                *reinterpret_cast<half8 *>(tile + value_offset(row, lane%16)) =
+                    row_format<type>::load(own + (16*k + row)*row_bytes_of(type), lane%16);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < 16; n += 2) {
+            uint32_t b[4];
+            load_matrices_transposed(b, shared_address(tile + value_offset(lane%16, n + lane/16)));
+            mma_m16n8k16(acc + 4*n,     weight[k], b[0], b[1]);
+            mma_m16n8k16(acc + 4*n + 4, weight[k], b[2], b[3]);
+        }
+    }
+}
+
+struct few_sums {
+    float top[few_warps][msa_rows];
+    float sum[few_warps][msa_rows];
+    float all_top[msa_rows];
+    float all_sum[msa_rows];
+};
+
+// n outputs weighed by their sums: total = lane's eight elements of one piece.
+template <int n, typename part_at, typename top_at, typename sum_at>
+__device__ static void few_merge(const part_at & part, const top_at & top_of, const sum_at & sum_of,
+        float (&total)[8], float (&top)[2], float (&sum)[2]) {
+    float factor[n][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        top[i] = -INFINITY;
+        sum[i] = 0.0f;
+#pragma unroll
+        for (int w = 0; w < n; ++w) {
+            factor[w][i] = top_of(w, i);
+            top[i] = fmaxf(top[i], factor[w][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int w = 0; w < n; ++w) {
+            factor[w][i] = exp2_fast(factor[w][i] - base);
+            sum[i] += factor[w][i]*sum_of(w, i);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+        total[k] = 0.0f;
+    }
+#pragma unroll
+    for (int w = 0; w < n; ++w) {
+        const float4 * from = part(w);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const float4 x = from[k*warp_size];
+            total[4*k]     += factor[w][0]*x.x;
+            total[4*k + 1] += factor[w][0]*x.y;
+            total[4*k + 2] += factor[w][1]*x.z;
+            total[4*k + 3] += factor[w][1]*x.w;
+        }
+    }
+}
+
+constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
+
+template <msa_type type>
+__global__ __launch_bounds__(few_threads, 2)
+void attend_few(const msa_attend_args args) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // clusters; older devices attend to few tokens as to many
+    using layout = few_layout<type>;
+    extern __shared__ __align__(1024) char raw[];
+    __shared__ few_sums sums;
+    __shared__ __align__(16) float queries[msa_rows*few_query_stride];
+
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int rank   = blockIdx.x; // in the cluster, which is the whole of x
+    const int group  = blockIdx.y;
+    const int token  = blockIdx.z; // of all streams
+    const int query  = token*args.n_group + group;
+    const int stream = token/args.pos.n_token;
+    const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
+    const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
+    char * own = raw + warp*layout::bytes;
+
+    // Lane l looks after key l of the warp's 32: 16 of each of two blocks.
+    const int slot  = 2*rank + lane/16;
+    const int block = slot < args.n_top ? args.ids[(int64_t) query*args.n_top + slot] : -1;
+    const int position = args.pos.query[token];
+#pragma unroll
+    for (int i = 0; i < fragment_halves/4/few_threads; ++i) { // while the ids come in
+        const int at = i*few_threads + threadIdx.x;
+        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
+            reinterpret_cast<const char *>(args.query + (int64_t) query*fragment_halves + 4*at), true);
+    }
+    copies_commit();
+    const int at   = block*msa_block + 16*warp + lane%16;
+    const int cell = block < 0 ? -1 : cell_of(args.pos, stream, at);
+    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
+    if constexpr (layout::converts) {
+        copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, args.key.cell_bytes, cell);
+    }
+    copy_rows<type>(shared_address(own), values, args.value.cell_bytes, cell);
+    half8 key[4][4];
+    if constexpr (layout::converts) {
+        copies_wait<1>();
+        __syncwarp();
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            if constexpr (layout::converts) {
+                key[n][p] = row_format<type>::load(own + layout::raw_bytes + (8*n + lane/4)*row_bytes_of(type), 4*p + lane%4);
+            } else {
+                key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
+            }
+        }
+    }
+    copies_wait<1>();
+    __syncthreads();
+
+    const float * source = queries + lane/4*few_query_stride + 8*(lane%4);
+    float score[16] = {};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        uint32_t a[2][4]; // two steps of the product
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float * row = source + 8*i*few_query_stride + 32*p;
+            const float4 low  = *reinterpret_cast<const float4 *>(row);
+            const float4 high = *reinterpret_cast<const float4 *>(row + 4);
+            a[0][i]     = pack(low.x, low.y);
+            a[0][i + 2] = pack(low.z, low.w);
+            a[1][i]     = pack(high.x, high.y);
+            a[1][i + 2] = pack(high.z, high.w);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const uint32_t * b = reinterpret_cast<const uint32_t *>(&key[n][p]);
+            mma_m16n8k16(score + 4*n, a[0], b[0], b[1]);
+            mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
+        }
+    }
+    uint32_t weight[2][4];
+    float top[2], sum[2];
+    few_softmax(score, args.scale*log2_e, visible, weight, top, sum);
+    if (lane%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            sums.top[warp][lane/4 + 8*i] = top[i];
+            sums.sum[warp][lane/4 + 8*i] = sum[i];
+        }
+    }
+    copies_wait<0>();
+    if constexpr (type == msa_type::bf16) {
+        few_narrow(own);
+    }
+    float acc[64] = {};
+    few_values<type>(acc, own, weight);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+        reinterpret_cast<float4 *>(own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
+    }
+    __syncthreads();
+
+    // Warp w merges piece w of the eight warps' outputs, in the place of warp 0's; then CTA r piece r of the eight CTAs'.
+    float total[8];
+    const auto piece_of = [&](char * base, const int piece) {
+        return reinterpret_cast<float4 *>(base) + 2*piece*warp_size + lane;
+    };
+    few_merge<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
+        [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
+        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
+    float4 * mine = piece_of(raw, warp);
+    mine[0]         = make_float4(total[0], total[1], total[2], total[3]);
+    mine[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
+    if (warp == 0 && lane%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            sums.all_top[lane/4 + 8*i] = top[i];
+            sums.all_sum[lane/4 + 8*i] = sum[i];
+        }
+    }
+    const auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    if (warp == 0) {
+        few_merge<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), rank); },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, total, top, sum);
+        float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4) + 16*rank;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
+            *reinterpret_cast<float2 *>(out + 8*(k%2)*msa_dim + 8*(k/2)) = make_float2(total[2*k]*scale, total[2*k + 1]*scale);
+        }
+    }
+    cluster.sync(); // nobody leaves while others read
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// launchers
+
+// Runs the launches in turn until one fails.
+template <typename... steps>
+static cudaError_t in_turn(const steps &... step) {
+    cudaError_t status = cudaSuccess;
+    ((status = status == cudaSuccess ? step() : status), ...);
+    return status;
+}
+
+template <msa_type type>
+static cudaError_t launch_few(const msa_attend_args & args, cudaStream_t stream) {
+    const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
+    return launch_clusters(few_cluster, attend_few<type>, grid, few_threads, few_warps*few_layout<type>::bytes, stream, args);
+}
+
+template <msa_type type>
+static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
+    const device_facts device = current_device();
+    const int n_pair  = n_query(args)*args.n_top;
+    const int n_cta   = device.n_sm*many_ctas(device.hopper);
+    const dim3 by_warp((n_query(args) + 7)/8);
+    return in_turn(
+        [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
+        [&] { return launch(prepare, by_warp, 8*warp_size, 0, stream, args, plan); },
+        [&] { return launch(scan, dim3(1), scan_threads, 0, stream, args, plan); },
+        [&] { return launch(sort_pairs, dim3((n_pair + 255)/256), 256, 0, stream, args, plan); },
+        [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); },
+        [&] { return launch(combine, dim3((n_query(args)*(8/combine_pieces) + 7)/8), 8*warp_size, 0, stream, args, plan); });
+}
+
+template <msa_type type>
+static cudaError_t launch_attend(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
+    return msa_attend_launch(args) == msa_launch::few_tokens
+        ? launch_few <type>(args, stream)
+        : launch_many<type>(args, plan, stream);
+}
+
+} // namespace msa
+
+// ---------------------------------------------------------------------------------------------------------------
+// entry
+
+msa_launch msa_attend_launch(const msa_attend_args & args) {
+    const int n_token = args.pos.n_token*args.pos.n_stream;
+    const bool shape = args.n_top >= 1 && args.n_top <= msa_top && args.n_group >= 1 && n_token >= 1
+        && args.key.type == args.value.type
+        && (int64_t) n_token*args.n_group*args.n_top < (1 << 28) && (int64_t) msa::n_bucket(args) < (1 << 28);
+    if (!shape) {
+        return msa_launch::none;
+    }
+    return n_token <= 32 && msa::current_device().newer ? msa_launch::few_tokens : msa_launch::many_tokens;
+}
+
+size_t msa_attend_scratch_bytes(const msa_attend_args & args) {
+    return msa::plan_at(args, nullptr).bytes;
+}
+
+cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_t stream) {
+    const msa::attend_plan plan = msa::plan_at(args, static_cast<char *>(scratch));
+    switch (args.key.type) {
+        case msa_type::f16:  return msa::launch_attend<msa_type::f16> (args, plan, stream);
+        case msa_type::bf16: return msa::launch_attend<msa_type::bf16>(args, plan, stream);
+        case msa_type::q8_0: return msa::launch_attend<msa_type::q8_0>(args, plan, stream);
+        case msa_type::q4_0: return msa::launch_attend<msa_type::q4_0>(args, plan, stream);
+    }
+    return cudaErrorNotSupported;
+}
+
+#endif

@@ -1,0 +1,155 @@
+#include "ggufcluster-msa.h"
+
+#include "ggml-backend.h"
+#include "llama-impl.h"
+#include "llama-kv-cache-msa.h"
+#include "llama-model.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ggufcluster {
+
+msa_path msa_wanted() {
+    const char * value = std::getenv("GGUFCLUSTER_MSA");
+    const std::string name = value ? value : "auto";
+    if (name == "auto")    { return msa_path::automatic; }
+    if (name == "native")  { return msa_path::native; }
+    if (name == "generic") { return msa_path::generic; }
+    if (name == "dense")   { return msa_path::dense; }
+    throw std::runtime_error("GGUFCLUSTER_MSA (--msa) is '" + name + "': use auto, native, generic or dense");
+}
+
+ggml_type msa_index_type() {
+    const char * value = std::getenv("GGUFCLUSTER_MSA_INDEX_TYPE");
+    const std::string name = value ? value : "f16";
+    if (name == "f16")  { return GGML_TYPE_F16; }
+    if (name == "q8_0") { return GGML_TYPE_Q8_0; }
+    throw std::runtime_error("GGUFCLUSTER_MSA_INDEX_TYPE is '" + name + "': use f16 or q8_0; "
+        "with fewer bits the index scores lose their order, as index keys are not rotated against outliers");
+}
+
+// An operator of a layer's shapes and types, with no data, to ask a device about.
+static bool device_has(ggml_backend_dev_t device, const llama_kv_cache_msa_context & context, const llm_graph_context & graph,
+        const int il, const ggml_msa_params & params) {
+    const ggml_init_params sizes = { 32*ggml_tensor_overhead(), nullptr, true };
+    ggml_context * ctx = ggml_init(sizes);
+    ggml_tensor * key       = context.get_base()->get_k(ctx, il);
+    ggml_tensor * value     = context.get_base()->get_v(ctx, il);
+    ggml_tensor * index_key = context.get_idx()->get_k(ctx, il);
+    const int64_t n_token = key->ne[3];
+    ggml_tensor * map   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 256, key->ne[3]);
+    ggml_tensor * place = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_token);
+    ggml_tensor * ids   = ggml_msa_select(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, index_key->ne[0], key->ne[1], n_token),
+        index_key, map, place, params);
+    ggml_tensor * out   = ggml_msa_attend(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, key->ne[0], graph.n_head, n_token),
+        key, value, ids, map, place, params);
+    // A remote device says yes to everything; all of a cluster's GPUs are newer than sm_80, so shapes decide.
+    const bool has = ggml_msa_has_kernel(ids) && ggml_msa_has_kernel(out)
+        && ggml_backend_dev_supports_op(device, ids) && ggml_backend_dev_supports_op(device, out)
+        && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    ggml_free(ctx);
+    return has;
+}
+
+// The first device that lacks the kernels, nullptr if none does.
+static ggml_backend_dev_t device_without(const llm_graph_context & graph, const llama_model & model,
+        const llama_kv_cache_msa_context & context, const ggml_msa_params & params) {
+    for (int il = (int) graph.hparams.n_layer_dense_lead; il < graph.n_layer; ++il) {
+        if (!device_has(model.dev_layer(il), context, graph, il, params)) {
+            return model.dev_layer(il);
+        }
+    }
+    return nullptr;
+}
+
+static bool is_native(const llm_graph_context & graph, const llama_model & model, const llama_kv_cache_msa_context & context,
+        const ggml_msa_params & params) {
+    const msa_path wanted = msa_wanted();
+    if (wanted != msa_path::automatic) {
+        return wanted == msa_path::native;
+    }
+    return device_without(graph, model, context, params) == nullptr;
+}
+
+static void log_once(const bool native) {
+    static std::atomic<int> said { -1 };
+    if (said.exchange(native) != (int) native) {
+        LLAMA_LOG_INFO("ggufcluster: sparse attention: %s path\n", native ? "native" : "generic");
+    }
+}
+
+// Brings the cache's map of positions up to date; whether all streams of the ubatch allow an entry a block.
+static bool in_runs(const llama_kv_cache_msa_context & context, const llama_ubatch & ubatch, const int64_t n_stream) {
+    llama_kv_cache_msa & cache = *context.get_cache();
+    cache.positions.update(*cache.get_base(), *context.get_base(), ubatch);
+    for (int64_t s = 0; s < n_stream; ++s) {
+        const llama_seq_id sequence = ubatch.seq_id[s*(ubatch.n_tokens/n_stream)][0];
+        if (!cache.positions.of(sequence).in_runs(cache.get_base()->get_size())) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Graphs that only reserve memory come with an ubatch in no cells, all of it at position 0.
+static bool is_reservation(const llama_ubatch & ubatch, const int64_t n_stream) {
+    return ubatch.n_tokens > n_stream && ubatch.pos[0] == ubatch.pos[1];
+}
+
+msa_native * msa_native::begin(const llm_graph_context & graph, const llama_model & model, ggml_tensor * positions,
+        const int64_t n_stream, ggml_msa_params params) {
+    const auto * context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
+    if (!is_native(graph, model, *context, params)) {
+        log_once(false);
+        return nullptr;
+    }
+    log_once(true);
+
+    const int64_t n_cell = context->get_base()->get_n_kv();
+    int64_t n_pos = n_cell; // of a graph that only reserves memory: the most there can be
+    if (!is_reservation(graph.ubatch, n_stream)) {
+        n_pos = GGML_PAD((int64_t) context->get_n_pos(), (int64_t) params.block);
+        params.step = params.block == msa_cells::block && in_runs(*context, graph.ubatch, n_stream) ? params.block : 1;
+    }
+    auto input = std::make_unique<msa_native>();
+    input->context   = context;
+    input->params    = params;
+    input->pos_query = positions;
+    input->pos_map   = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, GGML_PAD(n_pos, (int64_t) params.block)/params.step, n_stream);
+    ggml_set_input(input->pos_map);
+    return static_cast<msa_native *>(graph.res->add_input(std::move(input)));
+}
+
+ggml_tensor * msa_native::attend(ggml_context * ctx, ggml_tensor * index_query, ggml_tensor * index_key,
+        ggml_tensor * query, ggml_tensor * key, ggml_tensor * value) const {
+    const auto packed = [&](ggml_tensor * t) { return ggml_is_contiguous(t) ? t : ggml_cont(ctx, t); };
+    ggml_tensor * ids = ggml_msa_select(ctx, packed(index_query), index_key, pos_map, pos_query, params);
+    ggml_tensor * out = ggml_msa_attend(ctx, packed(query), key, value, ids, pos_map, pos_query, params);
+    return ggml_reshape_2d(ctx, out, out->ne[0]*out->ne[1], out->ne[2]);
+}
+
+void msa_native::set_input(const llama_ubatch * ubatch) {
+    const int64_t n_entry  = pos_map->ne[0];
+    const int64_t n_stream = pos_map->ne[1];
+    std::vector<int32_t> map(n_entry*n_stream);
+    for (int64_t s = 0; s < n_stream; ++s) {
+        const llama_seq_id sequence = ubatch->seq_id[s*(ubatch->n_tokens/n_stream)][0];
+        context->get_cache()->positions.of(sequence).write(map.data() + s*n_entry, n_entry, params.step);
+    }
+    ggml_backend_tensor_set(pos_map, map.data(), 0, map.size()*sizeof(int32_t));
+}
+
+bool msa_native::can_reuse(const llm_graph_params & graph) {
+    context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
+    const int64_t n_stream = graph.cparams.kv_unified ? 1 : graph.ubatch.n_seqs_unq;
+    const int64_t n_pos    = GGML_PAD((int64_t) context->get_n_pos(), (int64_t) params.block);
+    const int64_t step     = params.block == msa_cells::block && in_runs(*context, graph.ubatch, n_stream) ? params.block : 1;
+    return params.step == step && pos_map->ne[0]*step == n_pos && pos_map->ne[1] == n_stream
+        && pos_query->ne[0] == (int64_t) graph.ubatch.n_tokens;
+}
+
+} // namespace ggufcluster
