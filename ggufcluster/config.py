@@ -74,7 +74,9 @@ def _texts(value: Any) -> tuple[str, ...]:
     words = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(words, list | tuple):
         raise ValueError("must be a list")
-    return tuple(_text(word) for word in words)
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError("must be a list of texts")
+    return tuple(words)
 
 
 def _flag(value: Any) -> bool:

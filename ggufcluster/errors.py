@@ -4,6 +4,8 @@
 
     GgufClusterError
     ├── ConfigError                 a setting is unknown, malformed or contradictory
+    ├── LocalFileError              a file or folder of this machine cannot be used
+    ├── RecordError                 the record of the cluster is damaged
     ├── EngineError
     │   ├── SourceError             the pinned source cannot be had or is not the pinned one
     │   ├── PatchError              a patch of the series does not apply
@@ -53,6 +55,24 @@ class ConfigError(GgufClusterError):
         super().__init__(f"{source}: {reason}")
         self.reason = reason
         self.source = source
+
+
+class LocalFileError(GgufClusterError):
+    """A file or folder of this machine cannot be read or written."""
+
+    def __init__(self, reason: str, *, path: str) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+
+
+class RecordError(GgufClusterError):
+    """The record of the running cluster is damaged or of another version."""
+
+    def __init__(self, reason: str, *, path: str) -> None:
+        super().__init__(f"{path}: the record of the cluster {reason}")
+        self.reason = reason
+        self.path = path
 
 
 class EngineError(GgufClusterError):
@@ -144,7 +164,7 @@ class RemoteCommandError(HostError):
 
     def __init__(self, host: str, *, command: str, exit_code: int, stderr: str) -> None:
         tail = stderr.strip().splitlines()[-1:] or ["no message"]
-        super().__init__(f"{host}: {command} exited with {exit_code}: {tail[0]}", host=host)
+        super().__init__(f"{host}: {_brief(command)} exited with {exit_code}: {tail[0]}", host=host)
         self.command = command
         self.exit_code = exit_code
         self.stderr = stderr
@@ -154,7 +174,7 @@ class CommandTimeoutError(HostError):
     """A command did not end in time and was stopped."""
 
     def __init__(self, host: str, *, command: str, seconds: float) -> None:
-        super().__init__(f"{host}: {command} did not end within {seconds:g} s", host=host)
+        super().__init__(f"{host}: {_brief(command)} did not end within {seconds:g} s", host=host)
         self.command = command
         self.seconds = seconds
 
@@ -163,10 +183,8 @@ class DiskFullError(HostError):
     """A host has too little space; sizes are in bytes, ``free`` is None if unknown."""
 
     def __init__(self, host: str, *, path: str, need: int, free: int | None) -> None:
-        have = "" if free is None else f", {free / 2**30:.2f} GiB free"
-        super().__init__(
-            f"{host}: no space for {need / 2**30:.2f} GiB under {path}{have}", host=host
-        )
+        have = "" if free is None else f", {_size(free)} free"
+        super().__init__(f"{host}: no space for {_size(need)} under {path}{have}", host=host)
         self.path = path
         self.need = need
         self.free = free
@@ -318,3 +336,11 @@ class ClusterUnhealthyError(GgufClusterError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+def _brief(command: str) -> str:
+    return "a shell script of ours" if "\n" in command else command
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**10:,.0f} KiB"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.http import HttpApi
 from ggufcluster.adapters.local import LocalRemote
+from ggufcluster.adapters.ports import try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
@@ -47,6 +48,7 @@ class World:
             connect=self.connect,
             probe=probe_worker,
             measure=measure_link,
+            try_listen=try_listen,
             api=_open_api,
         )
 

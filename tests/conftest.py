@@ -27,14 +27,15 @@ _REAL_ENVIRONMENT = dict(os.environ)
 
 
 @pytest.fixture(autouse=True)
-def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test an empty home, no settings from outside and a folder of its own."""
+def _clean_surroundings(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give each test an empty home and current folder, and no settings from outside."""
     for name in [name for name in os.environ if name.startswith(("GGUFCLUSTER_", "XDG_", "HF_"))]:
         monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
+    home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(home)
 
 
 @pytest.fixture(scope="session")

@@ -135,7 +135,7 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
         ("model = ' '", "model", "must be text (got ' ')"),
         ("[head.port]\nx = 1", "head.port", "must be a whole number"),
         ("[workers]\nhosts = 3", "workers.hosts", "must be a list (got 3)"),
-        ("[workers]\nhosts = [3]", "workers.hosts", "must be text (got [3])"),
+        ("[workers]\nhosts = [3]", "workers.hosts", "must be a list of texts (got [3])"),
         ("[head]\ntool_check = 'maybe'", "head.tool_check", "must be true or false (got 'maybe')"),
         ("[engine]\nbackend = ['cpu']", "engine.backend", "must be one of auto, cpu, cuda"),
     ],

@@ -47,6 +47,8 @@ def test_the_drawing_is_the_tree() -> None:
 
 EXAMPLES = [
     errors.ConfigError("unknown setting", source="a.toml"),
+    errors.LocalFileError("Permission denied", path="/s"),
+    errors.RecordError("is damaged", path="/s/cluster.json"),
     errors.SourceError("hash differs", location="a.tar.gz"),
     errors.PatchError("a.patch", file="b.cpp", reason="line 3"),
     errors.ToolchainError("nvcc", host="spark", reason="is missing"),
@@ -98,6 +100,15 @@ def test_every_leaf_has_an_example() -> None:
     ("error", "words"),
     [
         (errors.RemoteCommandError("h", command="x", exit_code=1, stderr=""), "no message"),
+        (
+            errors.RemoteCommandError("h", command="a\nb", exit_code=1, stderr=""),
+            "h: a shell script",
+        ),
+        (
+            errors.CommandTimeoutError("h", command="a\nb", seconds=3),
+            "h: a shell script of ours did",
+        ),
+        (errors.DiskFullError("h", path="/p", need=2048, free=0), "2 KiB under /p, 0 KiB free"),
         (errors.RemoteCommandError("h", command="x", exit_code=1, stderr="a\nb\n"), ": b"),
         (errors.AuthenticationError("h", user="u", tried=()), "tried: no key"),
         (errors.HostKeyError("h", fingerprint="f", known_hosts="k", changed=False), "is unknown"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -55,8 +56,8 @@ class Interrupted(BaseException):
 
 def run() -> None:
     """Run the command line; every error of ours becomes a line and an exit code."""
-    from ggufcluster.cli.explain import INTERRUPTED
-    from ggufcluster.errors import GgufClusterError
+    from ggufcluster.cli.explain import INTERRUPTED, notes
+    from ggufcluster.errors import GgufClusterError, LocalFileError
 
     # A closed terminal or a service manager must end a start as cleanly as Ctrl-C does.
     for number in _ENDINGS:
@@ -66,8 +67,15 @@ def run() -> None:
         app()
     except GgufClusterError as error:
         sys.exit(_report(error))
-    except Interrupted:
-        sys.stderr.write("interrupted\n")
+    except BrokenPipeError:
+        # Whoever read our output has had enough; Python would complain once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)  # as rich does
+    except OSError as error:
+        reason = error.strerror or str(error)
+        sys.exit(_report(LocalFileError(reason, path=str(error.filename or ""))))
+    except Interrupted as end:
+        sys.stderr.writelines(f"{line}\n" for line in ("interrupted", *notes(end)))
         sys.exit(INTERRUPTED)
 
 

@@ -12,7 +12,6 @@ from ggufcluster.cli import options
 
 if TYPE_CHECKING:
     from ggufcluster.config import Settings
-    from ggufcluster.core.record import ClusterRecord
     from ggufcluster.core.wish import Wish
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -20,25 +19,40 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command(context_settings=_PASS_ON)(up)
-    app.command()(down)
-    app.command()(status)
-    app.command()(logs)
+    app.command(help=options.help_of(up), context_settings=_PASS_ON)(up)
+    app.command(help=options.help_of(down))(down)
+    app.command(help=options.help_of(status))(status)
+    app.command(help=options.help_of(logs))(logs)
 
 
 def up(
     context: typer.Context,
     *,
     worker: options.Workers = None,
-    model: Annotated[str | None, typer.Option(metavar="FILE", help="GGUF, first shard.")] = None,
-    ctx: Annotated[int | None, typer.Option(help="Tokens per slot. Default: what fits.")] = None,
-    parallel: Annotated[int | None, typer.Option(help="Slots. Default: 1.")] = None,
-    kv_type: Annotated[str | None, typer.Option(metavar="f16|q8_0|q4_0")] = None,
-    ubatch: Annotated[int | None, typer.Option(help="Tokens per ubatch.")] = None,
-    template: Annotated[str | None, typer.Option(metavar="FILE", help="Chat template.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address of the API.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API. Default: 8080.")] = None,
-    api_key_file: Annotated[str | None, typer.Option(metavar="FILE")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE", help="GGUF or its first shard.")
+    ] = None,
+    ctx: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens per slot. Unset: what fits.")
+    ] = None,
+    parallel: Annotated[int | None, typer.Option(metavar="N", help="Slots. Unset: 1.")] = None,
+    kv_type: Annotated[
+        str | None,
+        typer.Option(metavar="f16|q8_0|q4_0", help="KV cache. Unset: the model family's."),
+    ] = None,
+    ubatch: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens per ubatch. Unset: the family's.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Chat template. Unset: the model's own.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of the API. Unset: 127.0.0.1.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Of the API. Unset: 8080.")] = None,
+    api_key_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="One API key a line.")
+    ] = None,
     backend: options.Backend = None,
     arch: options.Arch = None,
     jobs: options.Jobs = None,
@@ -59,14 +73,13 @@ def up(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    r"""Bring a cluster up: build, copy, start, load, prove.
+    """Bring a cluster up: build, copy, start, load, prove.
 
     Everything after -- goes to llama-server as it is.
 
-    \b
     Examples:
       ggufcluster up --worker 10.20.20.2
-      ggufcluster up -w 10.20.20.2 -w spark@10.20.20.3 --model m3-00001-of-00005.gguf
+      ggufcluster up -w 10.20.20.2 -w spark@10.20.20.3 --model m3.gguf
       ggufcluster up -w local:2 --model toy.gguf -- --threads 4
     """
     from ggufcluster.cli import up_report
@@ -108,10 +121,16 @@ def up(
     up_report.show(output, record, as_json=as_json)
 
 
-def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
-    r"""End exactly what up started, on every host.
+def down(
+    *,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also if a host is gone for good.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """End exactly what up started, on every host.
 
-    \b
     Example:
       ggufcluster down
     """
@@ -121,7 +140,7 @@ def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None
 
     output = Output(as_json=as_json, quiet=quiet)
     with world(_settings({})) as outside:
-        found = output.follow(take_down(outside.seams(), outside.store))
+        found = output.follow(take_down(outside.seams(), outside.store, forget=forget))
     if as_json:
         output.data({"ended": found})
     elif found:
@@ -129,9 +148,8 @@ def down(*, as_json: options.Json = False, quiet: options.Quiet = False) -> None
 
 
 def status(*, as_json: options.Json = False) -> None:
-    r"""Show head, workers, layers, memory; exit code 0 only when healthy.
+    """Show head, workers, layers, memory; exit code 0 only when healthy.
 
-    \b
     Examples:
       ggufcluster status
       ggufcluster status --json | jq .healthy
@@ -144,7 +162,11 @@ def status(*, as_json: options.Json = False) -> None:
 
     output = Output(as_json=as_json)
     with world(_settings({})) as outside:
-        record = _record(outside.store.load())
+        record = outside.store.load()
+        if record is None:
+            if as_json:
+                output.data({"healthy": False, "problems": ["no cluster is up"]})
+            raise ClusterUnhealthyError(("no cluster is up",))
         found = inspect(outside.seams(), record)
     status_report.show(output, found, as_json=as_json)
     if not found.healthy:
@@ -152,14 +174,19 @@ def status(*, as_json: options.Json = False) -> None:
 
 
 def logs(
-    who: Annotated[str, typer.Argument(help="head, worker, or a worker's name.")] = "head",
+    who: Annotated[
+        str, typer.Argument(metavar="[head|WORKER]", help="The head, or a worker by its name.")
+    ] = "head",
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Last lines.")] = 50,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=1, help="Last lines.")
+    ] = 50,
 ) -> None:
-    r"""Show the log of the head or of a worker.
+    """Show the log of the head or of a worker.
 
-    \b
+    When no cluster is up: the last log that is kept on this machine.
+
     Examples:
       ggufcluster logs
       ggufcluster logs worker -f
@@ -170,7 +197,7 @@ def logs(
 
     output = Output()
     with world(_settings({})) as outside:
-        record = _record(outside.store.load())
+        record = outside.store.load()
         for line in read(outside.seams(), record, who, lines=lines, follow=follow):
             output.line(line)
 
@@ -203,14 +230,6 @@ def _settings(flags: dict[str, object]) -> Settings:
     from ggufcluster.config import load_settings
 
     return load_settings(os.environ, folder=Path.cwd(), flags=flags)
-
-
-def _record(record: ClusterRecord | None) -> ClusterRecord:
-    from ggufcluster.errors import ClusterUnhealthyError
-
-    if record is None:
-        raise ClusterUnhealthyError(("no cluster is up",))
-    return record
 
 
 def _path(text: str | None) -> Path | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(build)
+    app.command(help=options.help_of(build))(build)
 
 
 def build(
@@ -30,11 +30,10 @@ def build(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    r"""Build llama.cpp with our patch series, here and on each --worker.
+    """Build llama.cpp with our patch series, here and on each --worker.
 
     A worker equal to this machine gets a copy; another one builds its own.
 
-    \b
     Examples:
       ggufcluster build
       ggufcluster build --backend cuda --arch 121 --worker 10.20.20.2
@@ -69,7 +68,7 @@ def build(
         return
     for host, engine in built.items():
         output.heading(host)
-        output.table(("", ""), [(name, str(value)) for name, value in _summary(engine).items()])
+        output.pairs((name, str(value)) for name, value in _summary(engine).items())
 
 
 def _summary(engine: Engine) -> dict[str, Any]:

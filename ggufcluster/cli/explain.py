@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ggufcluster import errors
+from ggufcluster.workflows.status import STILL_LOADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +44,24 @@ def _proof(error: errors.GgufClusterError) -> str:
     return "see `ggufcluster logs head`; the cluster was taken down"
 
 
+def _unhealthy(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ClusterUnhealthyError)
+    if error.problems == (STILL_LOADING,):
+        return "wait for the `ggufcluster up` that is at work; `ggufcluster logs -f` shows it"
+    return "run `ggufcluster up`: it starts the cluster anew"
+
+
 # Order matters: the first class that fits is taken, so leaves stand before their roots.
 _TABLE: tuple[
     tuple[type[errors.GgufClusterError], int, Callable[[errors.GgufClusterError], str]], ...
 ] = (
     (errors.ConfigError, 3, _text("see `ggufcluster config` for what is set and where")),
+    (errors.LocalFileError, 4, _text("check that it is there, your rights, and the disk")),
+    (
+        errors.RecordError,
+        5,
+        _text("`ggufcluster down --forget` ends what runs here and forgets it"),
+    ),
     (errors.SourceError, 10, _text("check the network, or give a tree with --source DIR")),
     (errors.PatchError, 11, _text("vendor/llama.cpp/README.md says how to move to another pin")),
     (errors.ToolchainError, 12, _text("install it, or choose another --backend or --arch")),
@@ -77,7 +91,7 @@ _TABLE: tuple[
     (errors.ProofError, 53, _proof),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
-    (errors.ClusterUnhealthyError, 61, _text("run `ggufcluster up`: it starts what is missing")),
+    (errors.ClusterUnhealthyError, 61, _unhealthy),
     (errors.GgufClusterError, 1, _text("")),
 )
 
@@ -97,6 +111,11 @@ def details(error: errors.GgufClusterError) -> tuple[str, ...]:
     if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
         return error.log_tail
     return ()
+
+
+def notes(error: BaseException) -> tuple[str, ...]:
+    """Return what was noted on an error on its way up."""
+    return tuple(getattr(error, "__notes__", ()))
 
 
 def exit_codes() -> tuple[tuple[int, str], ...]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")]
@@ -23,9 +27,16 @@ AcceptKeys = Annotated[
 ]
 Backend = Annotated[str | None, typer.Option(metavar="auto|cpu|cuda", help="What to build for.")]
 Arch = Annotated[
-    list[str] | None, typer.Option("--arch", help="CUDA architecture, such as 121. Repeatable.")
+    list[str] | None,
+    typer.Option("--arch", metavar="N", help="CUDA architecture, such as 121. Repeatable."),
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Parallel compilers.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Parallel compilers.")]
 Source = Annotated[
     str | None, typer.Option(metavar="DIR", help="llama.cpp tree to use instead of the pin.")
 ]
+
+
+def help_of(command: Callable[..., Any]) -> str:
+    """Return a command's docstring as its help, the lines of its examples left as they are."""
+    # Click wraps every paragraph anew that does not begin with this character.
+    return inspect.cleandoc(command.__doc__ or "").replace("\n\nExample", "\n\n\b\nExample")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from contextlib import closing
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-from ggufcluster.cli.explain import details, explain
+from ggufcluster.cli.explain import details, explain, notes
 from ggufcluster.core.units import seconds_text, size_text
 from ggufcluster.workflows import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.progress import TaskID
 
@@ -29,6 +32,9 @@ Result = TypeVar("Result")
 
 _WIDTH = 80
 _PLAIN_SECONDS = 5.0
+_GAP = 2
+_INDENT = 5
+_RIGHT = frozenset({"memory", "rate", "layers", "round trip"})
 
 
 class Output:
@@ -57,27 +63,29 @@ class Output:
 
     def data(self, value: dict[str, Any] | list[Any]) -> None:
         """Print a value as JSON."""
-        print(json.dumps(value, indent=2, default=str))  # noqa: T201 - this is the sink
+        text = json.dumps(value, indent=2, default=str)
+        print(text, flush=True)  # noqa: T201 - this is the sink
 
     def line(self, text: str = "") -> None:
         """Print a line of the result."""
-        self._out.print(escape(text))
+        self._out.print(Text(text))
 
     def heading(self, text: str) -> None:
         """Print a line that introduces what follows."""
-        self._out.print(f"\n[bold]{escape(text)}[/bold]")
+        self._out.print(Text(f"\n{text}", "bold"))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table that fits 80 columns."""
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            right = column in {"memory", "rate", "layers", "round trip", "port"}
-            table.add_column(column, justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
-        width = min(_WIDTH, self._out.width)
-        console = Console(file=sys.stdout, highlight=False, emoji=False, width=width)
-        console.print(table)
+        lines = _table_lines(columns, list(rows), min(_WIDTH, self._out.width))
+        for number, line in enumerate(lines):
+            self._out.print(Text(line, "" if number else "bold"))
+
+    def pairs(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Print names and values below each other, each value whole on its line."""
+        found = list(rows)
+        width = max(cell_len(name) for name, _ in found) + _GAP
+        for name, value in found:
+            self.line(name.ljust(width) + value)
 
     def error(self, error: GgufClusterError) -> int:
         """Print an error with what to do next; return its exit code."""
@@ -86,13 +94,16 @@ class Output:
             kind = type(error).__name__
             report = {"error": kind, "message": str(error), "next": hint, "exit_code": code}
             report["details"] = list(details(error))
+            report["notes"] = list(notes(error))
             print(json.dumps(report), file=sys.stderr)  # noqa: T201 - this is the sink
             return code
         for line in details(error):
-            self._err.print(f"  [dim]{escape(line)}[/dim]")
-        self._err.print(f"[bold red]error:[/bold red] {escape(str(error))}")
+            self._err.print(Text(f"  {line}", "dim"))
+        _say(self._err, "error:", str(error), style="bold red")
+        for note in notes(error):
+            _say(self._err, "  note:", note, style="bold")
         if hint:
-            self._err.print(f"  [bold]next:[/bold] {escape(hint)}")
+            _say(self._err, "  next:", hint, style="bold")
         return code
 
     def _sink(self) -> _Sink:
@@ -136,7 +147,7 @@ class _PlainSink(_Sink):
         match event:
             case events.Started():
                 self._began[event.label] = time.monotonic()
-                self._console.print(f"{escape(event.label)} ...")
+                self._console.print(Text(f"{event.label} ..."))
             case events.Progress():
                 self._show_progress(event)
             case _:
@@ -149,7 +160,7 @@ class _PlainSink(_Sink):
             return
         self._last[event.label] = now
         amount = _amount(event.done, event.total, event.unit)
-        self._console.print(f"  {escape(event.label)}: {amount}")
+        self._console.print(Text(f"  {event.label}: {amount}"))
 
 
 class _BarSink(_Sink):
@@ -158,10 +169,10 @@ class _BarSink(_Sink):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            _AmountColumn(),
-            _PaceColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=24)),
+            BarColumn(bar_width=10),
+            _AmountColumn(table_column=Column(no_wrap=True, justify="right")),
+            _PaceColumn(table_column=Column(no_wrap=True)),
             console=console,
             transient=True,
         )
@@ -184,9 +195,8 @@ class _BarSink(_Sink):
                     task, completed=event.done, total=event.total, unit=event.unit
                 )
             case events.Finished():
-                for label in [event.label, *self._bars_of_finished()]:
-                    if label in self._tasks:
-                        self._progress.remove_task(self._tasks.pop(label))
+                for label in self._within(event.label):
+                    self._progress.remove_task(self._tasks.pop(label))
                 _show_line(self._progress.console, event)
             case _:
                 _show_line(self._progress.console, event)
@@ -198,9 +208,10 @@ class _BarSink(_Sink):
             )
         return self._tasks[label]
 
-    def _bars_of_finished(self) -> list[str]:
-        done = {task.id for task in self._progress.tasks if task.finished}
-        return [label for label, task in self._tasks.items() if task in done]
+    def _within(self, label: str) -> list[str]:
+        """Return the step itself and the steps that began while it ran."""
+        labels = list(self._tasks)
+        return labels[labels.index(label) :] if label in labels else []
 
 
 class _AmountColumn(ProgressColumn):
@@ -222,12 +233,12 @@ class _PaceColumn(ProgressColumn):
 def _show_line(console: Console, event: events.Event) -> None:
     match event:
         case events.Finished():
-            detail = f": {escape(event.detail)}" if event.detail else ""
-            console.print(f"[green]done[/green] {escape(event.label)}{detail}")
+            detail = f": {event.detail}" if event.detail else ""
+            _say(console, "done", f"{event.label}{detail}", style="green")
         case events.Note():
-            console.print(f"     {escape(event.text)}")
+            _say(console, " " * (_INDENT - 1), event.text)
         case events.Warned():
-            console.print(f"[yellow]note[/yellow] {escape(event.text)}")
+            _say(console, "note", event.text, style="yellow")
         case _:
             pass
 
@@ -239,3 +250,37 @@ def _amount(done: int, total: int | None, unit: events.Unit) -> str:
 
 def _pace(speed: float, unit: events.Unit) -> str:
     return f"{size_text(speed)}/s" if unit is events.Unit.BYTES else f"{speed:.1f}/s"
+
+
+def _say(console: Console, mark: str, text: str, *, style: str = "") -> None:
+    """Print a message; a terminal gets it wrapped between words, so that none is cut."""
+    if console.is_terminal:
+        room = max(20, console.width - len(mark) - 1)
+        text = f"\n{' ' * _INDENT}".join(_wrapped(text, room))
+    console.print(Text.assemble((mark, style), " ", text))
+
+
+def _wrapped(text: str, width: int, *, fold: bool = False) -> list[str]:
+    lines = textwrap.wrap(text, width, break_long_words=fold, break_on_hyphens=False)
+    return lines or [""]
+
+
+def _table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[str]:
+    """Lay out a table: the widest columns give way, their cells go on in further lines."""
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+    for row in (columns, *rows):
+        cells = (_wrapped(cell, room, fold=True) for cell, room in zip(row, widths, strict=True))
+        for parts in zip_longest(*cells, fillvalue=""):
+            yield _table_line(columns, parts, widths)
+
+
+def _table_line(columns: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = []
+    for column, cell, width in zip(columns, cells, widths, strict=True):
+        room = " " * (width - cell_len(cell))
+        padded.append(room + cell if column in _RIGHT else cell + room)
+    return (" " * _GAP).join(padded).rstrip()

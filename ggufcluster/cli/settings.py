@@ -9,16 +9,17 @@ import typer
 
 from ggufcluster.cli import options
 
+_SHORT = 12
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command(name="config")(config)
+    app.command(help=options.help_of(config))(config)
 
 
 def config(*, as_json: options.Json = False) -> None:
-    r"""Show every setting, merged, and where its value came from.
+    """Show every setting, merged, and where its value came from.
 
-    \b
     Examples:
       ggufcluster config
       GGUFCLUSTER_HEAD_PORT=9000 ggufcluster config --json
@@ -31,8 +32,9 @@ def config(*, as_json: options.Json = False) -> None:
     if as_json:
         output.data({key: {"value": v.value, "origin": v.origin} for key, v in merged})
         return
-    rows = [(key, _shown(v.value), v.origin) for key, v in merged]
-    output.table(("setting", "value", "from"), rows)
+    # No table: it would fold paths, which are there to be copied.
+    rows = [(key, f"{_shown(v.value):{_SHORT}}  {v.origin}") for key, v in merged]
+    output.pairs([("setting", f"{'value':{_SHORT}}  from"), *rows])
 
 
 def _shown(value: object) -> str:

@@ -19,9 +19,9 @@ def show(output: Output, status: Status, *, as_json: bool) -> None:
         return
     record = status.record
     busy = "-" if status.slots is None else f"{status.slots} of {record.parallel} busy"
-    output.table(
-        ("head", status.head),
+    output.pairs(
         [
+            ("head", status.head),
             ("url", f"{record.root}/v1"),
             ("model", record.model),
             ("engine", record.build_id),

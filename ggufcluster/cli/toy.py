@@ -12,22 +12,24 @@ from ggufcluster.cli import options
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(toy)
+    app.command(help=options.help_of(toy))(toy)
 
 
 def toy(
-    folder: Annotated[Path, typer.Argument(help="Where to write them.")] = Path("toys"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write them.")] = Path(
+        "toys"
+    ),
     *,
-    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random weights.")] = 1,
     as_json: options.Json = False,
 ) -> None:
-    r"""Write two toy models of MiniMax-M3's architecture, in about a second.
+    """Write two toy models of MiniMax-M3's architecture.
 
     One has random weights, for numerics; one recites a tool call, for everything else.
 
-    \b
     Example:
-      ggufcluster toy toys && ggufcluster up -w local:2 --model toys/toy-minimax-m3-recite.gguf
+      ggufcluster toy toys
+      ggufcluster up -w local:2 --model toys/toy-minimax-m3-recite.gguf
     """
     from ggufcluster import resources
     from ggufcluster.cli.output import Output

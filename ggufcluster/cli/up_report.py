@@ -21,12 +21,13 @@ def show(output: Output, record: ClusterRecord, *, as_json: bool) -> None:
     if as_json:
         output.data({"base_url": base, **asdict(record)})
         return
-    output.heading(f"{record.model} answers at {base}")
-    for title, lines in snippets(record.root, record.model, record.api_key_file):
+    # What everybody needs stands last: the rest scrolls off a small terminal.
+    *clients, curl = snippets(record.root, record.model, record.api_key_file)
+    for title, lines in (*clients, curl):
         output.heading(title)
         for line in lines:
             output.line(f"  {line}")
-    output.line()
+    output.heading(f"{record.model} answers at {base}")
     output.line("ggufcluster status | logs | down")
 
 

@@ -67,7 +67,8 @@ def paths_from_env(env: Mapping[str, str]) -> HostPaths:
     home = PurePosixPath(env["HOME"])
 
     def folder(name: str, default: str) -> PurePosixPath:
-        return PurePosixPath(env.get(name) or home / default)
+        given = PurePosixPath(env.get(name, ""))
+        return given if given.is_absolute() else home / default  # as the XDG specification wants
 
     return _under(
         folder("XDG_CACHE_HOME", ".cache"),

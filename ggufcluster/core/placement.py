@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.units import GIB
-from ggufcluster.errors import PlacementError
+from ggufcluster.errors import ConfigError, PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,12 +51,14 @@ class Share:
         first: Index of its first layer.
         layers: Number of its layers.
         bytes: Weights and KV cache that go there.
+        weights: The weights among them.
     """
 
     device: Device
     first: int
     layers: int
     bytes: int
+    weights: int
 
     @property
     def last(self) -> int:
@@ -95,26 +97,33 @@ def place(
         compute_bytes: Working memory of each device for that many tokens of context.
 
     Raises:
-        PlacementError: There are more devices than layers, or nothing fits.
+        ConfigError: There are more devices than layers.
+        PlacementError: Nothing fits.
     """
-    if len(devices) > model.layers:
-        raise PlacementError(
-            f"{len(devices)} devices for {model.layers} layers: each must get one",
-            need=model.weight_bytes,
-            have=sum(device.usable for device in devices),
-        )
+    check_count(model, len(devices))
     wanted = sorted({min(context, model.train_context) for context in contexts}, reverse=True)
     for context in wanted:
         costs = _costs(model, tokens=context * parallel, kv_type=kv_type)
-        shares = _split(costs, model.output_bytes, devices, compute_bytes(context * parallel))
-        if shares is not None:
-            return Placement(shares, context)
+        counts = _split(costs, model.output_bytes, devices, compute_bytes(context * parallel))
+        if counts is not None:
+            return Placement(tuple(_shares(model, costs, devices, counts)), context)
     least = sum(_costs(model, tokens=wanted[-1] * parallel, kv_type=kv_type))
     raise PlacementError(
         f"{model.name} does not fit with a context of {wanted[-1]:,} tokens",
         need=least + model.output_bytes + compute_bytes(wanted[-1] * parallel) * len(devices),
         have=sum(device.usable for device in devices),
     )
+
+
+def check_count(model: ModelFacts, devices: int) -> None:
+    """Refuse more devices than layers.
+
+    Raises:
+        ConfigError: There are.
+    """
+    if devices > model.layers:
+        reason = f"{devices} devices for the {model.layers} layers of {model.name}; name fewer"
+        raise ConfigError(reason, source="workers")
 
 
 def _costs(model: ModelFacts, *, tokens: int, kv_type: str) -> list[int]:
@@ -126,7 +135,7 @@ def _costs(model: ModelFacts, *, tokens: int, kv_type: str) -> list[int]:
 
 def _split(
     costs: list[int], output_bytes: int, devices: Sequence[Device], compute_bytes: int
-) -> tuple[Share, ...] | None:
+) -> list[int] | None:
     rooms = [device.usable - compute_bytes for device in devices]
     rooms[-1] -= output_bytes
     if min(rooms) <= 0:
@@ -134,7 +143,7 @@ def _split(
     # Even shares waste a part of a layer on each device; where that is too much, fill them up.
     for counts in (_cut(costs, _targets(costs, rooms)), _fill(costs, rooms)):
         if _fits(costs, rooms, counts):
-            return tuple(_shares(costs, output_bytes, devices, counts))
+            return counts
     return None
 
 
@@ -187,13 +196,13 @@ def _fill(costs: list[int], rooms: list[int]) -> list[int]:
 
 
 def _shares(
-    costs: list[int], output_bytes: int, devices: Sequence[Device], counts: list[int]
+    model: ModelFacts, costs: list[int], devices: Sequence[Device], counts: list[int]
 ) -> list[Share]:
     shares, first = [], 0
-    for index, (device, count) in enumerate(zip(devices, counts, strict=True)):
-        size = sum(costs[first : first + count])
-        if index == len(devices) - 1:
-            size += output_bytes
-        shares.append(Share(device, first, count, size))
+    for device, count in zip(devices, counts, strict=True):
+        layers = slice(first, first + count)
+        head = model.output_bytes if layers.stop == model.layers else 0
+        size, weights = sum(costs[layers]) + head, sum(model.layer_bytes[layers]) + head
+        shares.append(Share(device, first, count, size, weights))
         first += count
     return shares

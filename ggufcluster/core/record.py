@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ggufcluster.errors import ConfigError
+from ggufcluster.errors import RecordError
 
 FORMAT = 1
 
@@ -105,14 +105,14 @@ def from_json(data: bytes, *, source: str) -> ClusterRecord:
     """Read a record.
 
     Raises:
-        ConfigError: It was written by another version or is damaged.
+        RecordError: It was written by another version or is damaged.
     """
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields.pop("format") != FORMAT:
-            raise ConfigError("was written by another version of ggufcluster", source=source)
+            raise RecordError("was written by another version of ggufcluster", path=source)
         fields["workers"] = tuple(WorkerRecord(**worker) for worker in fields["workers"])
         fields["shares"] = tuple(ShareRecord(**share) for share in fields["shares"])
         return ClusterRecord(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"is damaged: {error}", source=source) from error
+        raise RecordError(f"is damaged: {error}", path=source) from error

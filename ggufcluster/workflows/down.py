@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.worker_address import SshWorker, parse_worker
-from ggufcluster.errors import GgufClusterError, HostError
+from ggufcluster.errors import GgufClusterError, HostError, RecordError
 from ggufcluster.workflows import processes
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow
+from ggufcluster.workflows.machines import survey
+from ggufcluster.workflows.workers import clear_stale, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,19 +20,40 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.store import Store
 
 
-def down(seams: Seams, store: Store) -> Workflow[bool]:
+def down(seams: Seams, store: Store, *, forget: bool = False) -> Workflow[bool]:
     """End the cluster; return whether there was one.
 
+    Args:
+        seams: The outside worlds.
+        store: Where the record is kept.
+        forget: Forget the record even if a host could not be reached, because it is gone for good.
+            Should it come back, the next `up` that names it ends what is left there.
+
     Raises:
+        RecordError: The record is damaged; with `forget`, what runs on this machine is ended all
+            the same.
         HostError: A host could not be reached or a process did not end. Everything that could be
             ended was, and the record stays, so that a later `down` can finish.
     """
     with store.writer():
-        record = store.load()
+        try:
+            record = store.load()
+        except RecordError:
+            if not forget:
+                raise
+            yield from clear_stale(head := survey(seams.local), owner=owner_of(head))
+            store.forget()
+            return True
         if record is None:
             yield Note("no cluster is up")
             return False
-        yield from take_down(seams, store, record)
+        try:
+            yield from take_down(seams, store, record)
+        except HostError as error:
+            if not forget:
+                raise
+            yield Warned(f"forgotten all the same: {error}")
+            store.forget()
         return True
 
 

@@ -12,6 +12,7 @@ from ggufcluster.core.command import command
 from ggufcluster.core.managed_process import Life
 from ggufcluster.core.server_log import telling_line
 from ggufcluster.core.sockets import bytes_sent, sockets_command
+from ggufcluster.core.units import seconds_text, size_text
 from ggufcluster.errors import (
     HeadStartError,
     HostError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.25
 _WORKER_CHECK_SECONDS = 3.0
 _SHORT = 10.0
+_FROZEN = "it is frozen (stopped by a signal)"
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class LoadWatch:
         """Wait until the server answers that it is ready.
 
         Raises:
-            HeadStartError: llama-server ended.
+            HeadStartError: llama-server ended or is frozen.
             WorkerNotReadyError: A worker ended or was frozen meanwhile.
             LoadStalledError: Nothing moved for `stall_seconds`.
         """
@@ -78,7 +80,23 @@ class LoadWatch:
             self.seams.sleep(_POLL_SECONDS)
         self._check_head()  # somebody else may answer on that port
         yield from self._progress()
-        yield Finished(label, f"in {self.seams.clock() - start:.1f} s")
+        yield Finished(label, self._summary(self.seams.clock() - start))
+
+    def _summary(self, seconds: float) -> str:
+        sent = sum(self._sent.values())
+        told = f"{size_text(sent)} sent " if sent else ""
+        return f"{told}in {seconds_text(seconds)}"
+
+    def check(self) -> None:
+        """Make sure that head and workers live, now.
+
+        Raises:
+            HeadStartError: llama-server ended or is frozen.
+            WorkerNotReadyError: A worker ended or is frozen.
+        """
+        self._next_worker_check = 0.0
+        self._check_workers()
+        self._check_head()
 
     def _progress(self) -> Workflow[None]:
         # A worker takes big tensors that it has seen before from its own cache, so fewer bytes
@@ -100,13 +118,14 @@ class LoadWatch:
 
     def _check_head(self) -> None:
         state = processes.inspect(self.head.remote, self.record.head_run)
-        if state.life in (Life.ALIVE, Life.FROZEN):
+        if state.life is Life.ALIVE:
             return
         self._next_worker_check = 0.0
         self._check_workers()  # a lost worker takes the head with it: name the cause
         tail = processes.log_tail(self.head.remote, self.record.head_run, lines=60)
-        log = processes.log_path(self.record.head_run)
-        raise HeadStartError(telling_line(tail), log=log, log_tail=tail[-12:])
+        log = processes.last_log_path(self.record.head_run)  # where it will be after clean-up
+        reason = _FROZEN if state.life is Life.FROZEN else telling_line(tail)
+        raise HeadStartError(reason, log=log, log_tail=tail[-12:])
 
     def _check_workers(self) -> None:
         if self.seams.clock() < self._next_worker_check:
@@ -124,7 +143,7 @@ class LoadWatch:
             raise LoadStalledError(
                 now - self._last_change,
                 phase=f"loading {self.record.model}",
-                log=processes.log_path(self.record.head_run),
+                log=processes.last_log_path(self.record.head_run),
             )
 
     def _sign_of_life(self) -> tuple[object, ...]:
@@ -143,8 +162,7 @@ def require_alive(machine: Machine, worker: WorkerRecord) -> None:
     state = processes.inspect(machine.remote, worker.run)
     if state.life is not Life.ALIVE:
         tail = processes.log_tail(machine.remote, worker.run)
-        words = {Life.FROZEN: "it is frozen (stopped by a signal)"}
-        reason = words.get(state.life, "its RPC server has ended")
+        reason = _FROZEN if state.life is Life.FROZEN else "its RPC server has ended"
         raise WorkerNotReadyError(worker.name, reason=reason, log_tail=tail)
 
 

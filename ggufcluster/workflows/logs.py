@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import command
 from ggufcluster.core.worker_address import SshWorker, parse_worker
-from ggufcluster.errors import ConfigError
+from ggufcluster.errors import ClusterUnhealthyError, ConfigError, RemoteCommandError
 from ggufcluster.workflows import processes
+from ggufcluster.workflows.machines import survey
+from ggufcluster.workflows.workers import runs_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +21,33 @@ if TYPE_CHECKING:
 
 
 def logs(
-    seams: Seams, record: ClusterRecord, who: str, *, lines: int, follow: bool
+    seams: Seams, record: ClusterRecord | None, who: str, *, lines: int, follow: bool
 ) -> Iterator[str]:
     """Yield lines of the log of ``head``, of a worker by name, or of the n-th worker.
 
+    Without a record: of the log that the last cluster left on this machine, if any.
+
     Raises:
         ConfigError: No such part of the cluster.
+        ClusterUnhealthyError: No cluster is up and no log was left.
         HostError: Its host cannot be reached, or the log is not there.
     """
+    if record is None:
+        yield from _left(seams, who, lines)
+        return
     remote, run = _find(seams, record, who)
     tail = command("tail", "-n", str(lines), *(("-F",) if follow else ()), processes.log_path(run))
     yield from remote.stream(tail, quiet_timeout=None if follow else 30.0)
+
+
+def _left(seams: Seams, who: str, lines: int) -> Iterator[str]:
+    runs = runs_folder(survey(seams.local))
+    log = processes.last_log_path(str(runs / "cluster" / PurePosixPath(who).name))
+    try:
+        yield from seams.local.stream(command("tail", "-n", str(lines), log), quiet_timeout=30.0)
+    except RemoteCommandError:
+        reason = f"no cluster is up, and none left a log of {who!r} on this machine"
+        raise ClusterUnhealthyError((reason,)) from None
 
 
 def _find(seams: Seams, record: ClusterRecord, who: str) -> tuple[Remote, str]:

@@ -18,7 +18,8 @@ def find_model(wanted: str | None, folder: Path) -> Path:
     if wanted is not None:
         path = Path(wanted).expanduser().absolute()
         if not path.is_file():
-            raise ModelMissingError("no such file", path=str(path))
+            reason = "is a folder, not a GGUF file" if path.is_dir() else "no such file"
+            raise ModelMissingError(reason, path=str(path))
         return path.with_name(shard_names(path.name)[0])
     found = downloaded_models(folder)
     if len(found) == 1:

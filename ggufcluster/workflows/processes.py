@@ -53,8 +53,7 @@ def clear(remote: Remote, run: str) -> str:
     Raises:
         HostError: It could not be ended even by force.
     """
-    folder = PurePosixPath(run)
-    log = folder.parent.parent / f"{folder.name}.last.log"
+    folder, log = PurePosixPath(run), PurePosixPath(last_log_path(run))
     outcome = stop(remote, run)
     for _ in range(_TRIES):
         removed = remote.run(
@@ -75,6 +74,12 @@ def owned(remote: Remote, runs: PurePosixPath) -> tuple[OwnedProcess, ...]:
 def log_path(run: str) -> str:
     """Return the log file of a run folder."""
     return f"{run}/log"
+
+
+def last_log_path(run: str) -> str:
+    """Return where the log of a run folder is kept once the folder has been cleared."""
+    folder = PurePosixPath(run)
+    return str(folder.parent.parent / f"{folder.name}.last.log")
 
 
 def log_tail(remote: Remote, run: str, *, lines: int = 20) -> tuple[str, ...]:

@@ -6,14 +6,16 @@ elsewhere, or with sparse attention switched off.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from ggufcluster.errors import HeadError, ProofError
+from ggufcluster.errors import GgufClusterError, HeadError, ProofError
 from ggufcluster.workflows.events import Finished, Started, Workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ggufcluster.adapters.http import Api
     from ggufcluster.core.placement import Share
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _TOOL_SECONDS = 600.0
 _TOOL_TOKENS = 2048
+_WATCH_SECONDS = 2.0
 
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -52,6 +55,8 @@ def prove(
     endpoints: Sequence[str],
     sparse: bool,
     tool_check: bool,
+    watch: Callable[[], None],
+    give_up: Callable[[], object],
 ) -> Workflow[None]:
     """Check the layout and one tool call.
 
@@ -62,6 +67,9 @@ def prove(
         endpoints: Every worker; each must hold weights.
         sparse: Whether sparse attention must be on.
         tool_check: Whether a tool call must be parsed.
+        watch: Called while the answer is waited for and before a failure is told; raises if a
+            part of the cluster is lost, which is then the cause.
+        give_up: Ends the head, and with it the wait for an answer that will not come.
 
     Raises:
         ProofError: Naming everything that is not as it should be.
@@ -72,8 +80,9 @@ def prove(
         *_sparse_failures(report, wanted=sparse),
     ]
     if tool_check and not failures:
-        failures += _tool_failures(api)
+        failures += _tool_failures(lambda: _watched(lambda: _ask(api), watch, give_up))
     if failures:
+        watch()
         raise ProofError(tuple(failures))
     proven = ["layers where planned"]
     proven += ["sparse attention on"] if sparse else []
@@ -106,15 +115,43 @@ def _sparse_failures(report: ServerReport, *, wanted: bool) -> list[str]:
     return [f"sparse attention is off ({reason})"]
 
 
-def _tool_failures(api: Api) -> list[str]:
+def _tool_failures(ask: Callable[[], Any]) -> list[str]:
     try:
-        answer = api.post("/v1/chat/completions", TOOL_QUESTION, timeout=_TOOL_SECONDS)
+        answer = ask()
     except HeadError as error:
         return [f"the tool call failed: {error}"]
     try:
         return _call_failures(answer["choices"][0]["message"])
     except (LookupError, TypeError, AttributeError):
         return [f"the tool call was answered with {answer!r:.200}"]
+
+
+def _ask(api: Api) -> Any:
+    return api.post("/v1/chat/completions", TOOL_QUESTION, timeout=_TOOL_SECONDS)
+
+
+def _watched(
+    work: Callable[[], Any], watch: Callable[[], None], give_up: Callable[[], object]
+) -> Any:
+    """Do something that may wait long; if a part is lost meanwhile, give up on it."""
+    over = Event()
+
+    def look() -> None:
+        while not over.wait(_WATCH_SECONDS):
+            try:
+                watch()
+            except GgufClusterError:
+                with contextlib.suppress(GgufClusterError):
+                    give_up()
+                return
+
+    watcher = Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        return work()
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _call_failures(message: dict[str, Any]) -> list[str]:

@@ -39,6 +39,7 @@ class Seams:
         connect: Opens a host over SSH.
         probe: Asks a worker who it is.
         measure: Times the link to a worker.
+        try_listen: Listens on a host and port of this machine for a moment; raises OSError.
         api: Opens the API of a llama-server by root URL and key.
         clock: Monotonic seconds.
         now: Seconds since the epoch.
@@ -49,6 +50,7 @@ class Seams:
     connect: Callable[[SshWorker], FarRemote]
     probe: ProbeWorker
     measure: MeasureLink
+    try_listen: Callable[[str, int], None]
     api: Callable[[str, Secret | None], Api]
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time

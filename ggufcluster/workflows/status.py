@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.seams import Seams
 
 
+STILL_LOADING = "the head is still loading"
+_HEAD_WORDS = {
+    "loading": "is still loading",
+    "down": "runs but does not answer",
+    "ended": "has ended",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of a cluster.
@@ -83,7 +91,8 @@ def read_key(api_key_file: str | None) -> Secret | None:
     try:
         lines = Path(api_key_file).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"API keys cannot be read: {error}", source=api_key_file) from None
+        reason = error.strerror if isinstance(error, OSError) else "they are not ASCII text"
+        raise ConfigError(f"API keys cannot be read: {reason}", source=api_key_file) from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise ConfigError("holds no API key", source=api_key_file)
@@ -118,8 +127,7 @@ def _ask(api: Api) -> tuple[int | None, str]:
 def _problems(record: ClusterRecord, head: str, workers: dict[str, str]) -> list[str]:
     problems = []
     if head != "ok":
-        words = {"loading": "is still loading", "down": "runs but does not answer"}
-        problems.append(f"the head {words.get(head, 'is ' + head)}")
+        problems.append(f"the head {_HEAD_WORDS.get(head, 'is ' + head)}")
     elif not record.ready:
         problems.append("the start was not completed")
     for name, state in workers.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.adapters import files
 from ggufcluster.core.record import ClusterRecord, from_json, to_json
-from ggufcluster.errors import ClusterBusyError
+from ggufcluster.errors import ClusterBusyError, LocalFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,15 @@ class Store:
         """Return the record, or None if no cluster was started.
 
         Raises:
-            ConfigError: The record is damaged or of another version.
+            RecordError: The record is damaged or of another version.
+            LocalFileError: It cannot be read.
         """
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise LocalFileError(_words(error), path=str(self._path)) from error
         return from_json(data, source=str(self._path))
 
     def save(self, record: ClusterRecord) -> None:
@@ -50,12 +53,22 @@ class Store:
 
         Raises:
             ClusterBusyError: Another command holds it.
+            LocalFileError: The state folder cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = files.FileLock(self._folder / "lock")
-        if holder := lock.acquire("ggufcluster"):
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            holder = lock.acquire("ggufcluster")
+        except OSError as error:
+            reason = f"the state folder cannot be used: {_words(error)}"
+            raise LocalFileError(reason, path=str(self._folder)) from error
+        if holder:
             raise ClusterBusyError("the cluster", holder=holder)
         try:
             yield
         finally:
             lock.release()
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
 from ggufcluster.core.launch import check_extra, root_url, server_command
+from ggufcluster.core.placement import check_count
 from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
@@ -22,6 +25,7 @@ from ggufcluster.core.wish import differences
 from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
 from ggufcluster.errors import (
     ClusterBusyError,
+    ConfigError,
     GgufClusterError,
     PortTakenError,
     TemplateError,
@@ -109,6 +113,7 @@ class Up:
         read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
+        check_count(model, len(targets))
         engine = yield from self.engines.on_head()
         workers.require_driver(head, engine)
         record = self._new_record(head, engine, model, targets)
@@ -118,8 +123,8 @@ class Up:
         try:
             record = yield from self._start_workers(record, head, engine)
             return (yield from self._start_head(record, head, engine, model_path, model))
-        except BaseException:
-            self._undo(record.id)
+        except BaseException as error:
+            self._undo(record.id, error)
             raise
 
     def _model(self, head: Machine) -> tuple[Path, ModelFacts]:
@@ -131,14 +136,21 @@ class Up:
         if self.wish.template is not None:
             path = str(self.wish.template)
             text = _read_template(self.wish.template)
+            if not text.strip():
+                raise TemplateError("is empty", path=path)
         if text:
             check_template(text, path=path)
 
     def _check_port(self, head: Machine) -> None:
-        if self.wish.port in head.facts.listening:
-            address = f"{self.wish.host}:{self.wish.port}"
+        address = f"{self.wish.host}:{self.wish.port}"
+        try:
+            self.seams.try_listen(self.wish.host, self.wish.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                reason = f"cannot listen on {address}: {error.strerror}"
+                raise ConfigError(reason, source="head.host and head.port") from error
             listing = head.remote.run(holder_command(self.wish.port), timeout=_SHORT, check=False)
-            raise PortTakenError(address, holder=holder(listing.stdout))
+            raise PortTakenError(address, holder=holder(listing.stdout)) from error
 
     def _connect(self, head: Machine) -> list[tuple[str, str, str]]:
         """Open every host; return name, target and address of each worker."""
@@ -240,21 +252,22 @@ class Up:
         model: ModelFacts,
     ) -> Workflow[ClusterRecord]:
         plan = self._plan(record, engine, path, model)
-        yield from _describe(plan, model)
+        yield from _describe(plan, model, self.wish.context)
         program = server_command(plan.spec, bin_folder=engine.bin)
         record = _with_plan(record, plan, model, self.wish.template)
         self.store.save(record)
         processes.start(head.remote, record.head_run, program, owner=workers.owner_of(head))
         api = open_api(self.seams, record)
-        yield from LoadWatch(
+        watch = LoadWatch(
             seams=self.seams,
             head=head,
             record=record,
             api=api,
             machines=self._machines,
-            expected=_expected(record),
+            expected=_expected(record, plan),
             stall_seconds=self.wish.stall_seconds,
-        ).run()
+        )
+        yield from watch.run()
         log = self.seams.local.run(
             command("cat", processes.log_path(record.head_run)), timeout=_SHORT
         )
@@ -265,6 +278,8 @@ class Up:
             endpoints=plan.spec.endpoints,
             sparse=plan.sparse,
             tool_check=self.wish.tool_check,
+            watch=watch.check,
+            give_up=partial(processes.stop, head.remote, record.head_run),
         )
         record = replace(record, ready=True)
         self.store.save(record)
@@ -287,14 +302,15 @@ class Up:
             self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
         )
 
-    def _undo(self, cluster: str) -> None:
-        """Leave nothing running; what stands in the way must not hide the first error."""
-        record = self.store.load()
-        if record is not None and record.id == cluster:
-            try:
+    def _undo(self, cluster: str, cause: BaseException) -> None:
+        """Leave nothing running; what stands in the way is told beside the first error."""
+        try:
+            record = self.store.load()
+            if record is not None and record.id == cluster:
                 drain(take_down(self.seams, self.store, record))
-            except GgufClusterError:
-                return  # the record stays, so that `down` can finish
+        except GgufClusterError as error:
+            # The record stays, so that `down` can finish.
+            cause.add_note(f"not everything could be ended: {error}; run `ggufcluster down` later")
 
 
 def list_devices_command(engine: Engine) -> Command:
@@ -317,13 +333,19 @@ def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
 def _read_template(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TemplateError(f"cannot be read: {error}", path=str(path)) from error
+    except OSError as error:
+        raise TemplateError(f"cannot be read: {error.strerror}", path=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise TemplateError("is not UTF-8 text", path=str(path)) from error
 
 
-def _describe(plan: Plan, model: ModelFacts) -> Workflow[None]:
+def _describe(plan: Plan, model: ModelFacts, wished: int | None) -> Workflow[None]:
     spec = plan.spec
     yield Started("Planning")
+    if wished and wished > spec.context:
+        yield Warned(
+            f"context {spec.context:,} instead of {wished:,}: {model.name} was made for no more"
+        )
     for share in plan.placement.shares if plan.placement else ():
         yield Note(
             f"{share.device.name} ({share.device.host}): layers {share.first} to {share.last},"
@@ -355,9 +377,10 @@ def _with_plan(
     )
 
 
-def _expected(record: ClusterRecord) -> dict[str, int]:
+def _expected(record: ClusterRecord, plan: Plan) -> dict[str, int]:
+    """Return the bytes that will travel to each worker: the KV cache is made where it stays."""
     expected = {worker.name: 0 for worker in record.workers}
-    for share in record.shares:
-        if share.host in expected:
-            expected[share.host] += share.bytes
+    for share in plan.placement.shares if plan.placement else ():
+        if share.device.host in expected:
+            expected[share.device.host] += share.weights
     return expected

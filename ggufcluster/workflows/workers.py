@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FIRST_PORT = 50052
 _PROBE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
+_PORT_LOST = "Address already in use"
 _SLOW_RATE = 150e6
 _SLOW_ROUND_TRIP = 2e-3
 
@@ -146,16 +147,30 @@ def start_worker(
     """
     label = f"Starting {worker.name}"
     yield Started(label)
-    port = free_port(worker.port or FIRST_PORT, machine.facts.listening)
-    if port is None:
-        raise WorkerNotReadyError(worker.name, reason=f"no free port from {FIRST_PORT} upwards")
-    worker = replace(worker, port=port)
-    program = worker_command(bin_folder=bin_folder, address=worker.address, port=port)
-    processes.start(machine.remote, worker.run, program, owner=owner)
-    report = _await_ready(seams, machine, worker, fingerprint, ready_seconds)
+    taken = set(machine.facts.listening)
+    while True:
+        worker = _with_port(worker, taken)
+        program = worker_command(bin_folder=bin_folder, address=worker.address, port=worker.port)
+        processes.start(machine.remote, worker.run, program, owner=owner)
+        try:
+            report = _await_ready(seams, machine, worker, fingerprint, ready_seconds)
+            break
+        except WorkerNotReadyError as error:
+            if not any(_PORT_LOST in line for line in error.log_tail):
+                raise
+            # Somebody else was quicker between our look and our start.
+            processes.clear(machine.remote, worker.run)
+            taken.add(worker.port)
     total = sum(device.total for device in report.devices)
     yield Finished(label, f"{worker.endpoint}, {_devices(report)}, {size_text(total)}")
     return worker, report
+
+
+def _with_port(worker: WorkerRecord, taken: set[int]) -> WorkerRecord:
+    port = free_port(FIRST_PORT, frozenset(taken))
+    if port is None:
+        raise WorkerNotReadyError(worker.name, reason=f"no free port from {FIRST_PORT} upwards")
+    return replace(worker, port=port)
 
 
 def describe_link(worker: WorkerRecord, link: LinkSpeed) -> Workflow[WorkerRecord]:
@@ -174,18 +189,28 @@ def _await_ready(
     seams: Seams, machine: Machine, worker: WorkerRecord, fingerprint: str, seconds: float
 ) -> WorkerReport:
     deadline = seams.clock() + seconds
+    listens = False
     while True:
         state = processes.inspect(machine.remote, worker.run)
         if state.life is not Life.ALIVE:
             raise _not_ready(machine, worker, f"the RPC server is {state.life.value}")
         try:
             timeout = max(1.0, min(_PROBE_SECONDS, deadline - seams.clock()))
-            return seams.probe(worker.endpoint, fingerprint, timeout=timeout)
+            # Until it has said so, whoever answers on its port is somebody else.
+            listens = listens or _says_listening(machine, worker)
+            if listens:
+                return seams.probe(worker.endpoint, fingerprint, timeout=timeout)
+            reason = "it does not listen"
         except WorkerNotReadyError as error:
-            if seams.clock() >= deadline:
-                reason = f"{error.reason} (waited {seconds:.0f} s)"
-                raise _not_ready(machine, worker, reason) from error
+            reason = error.reason
+        if seams.clock() >= deadline:
+            raise _not_ready(machine, worker, f"{reason} (waited {seconds:.0f} s)")
         seams.sleep(_POLL_SECONDS)
+
+
+def _says_listening(machine: Machine, worker: WorkerRecord) -> bool:
+    said = f"listening on {worker.endpoint},"
+    return any(said in line for line in processes.log_tail(machine.remote, worker.run))
 
 
 def _not_ready(machine: Machine, worker: WorkerRecord, reason: str) -> WorkerNotReadyError:

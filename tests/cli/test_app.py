@@ -20,6 +20,7 @@ from ggufcluster.cli.app import app, run
 from ggufcluster.cli.explain import INTERRUPTED, explain
 from ggufcluster.config import SETTINGS
 
+ROOT = Path(ggufcluster.__file__).parents[1]
 HEAVY = ("paramiko", "httpx", "rich", "jinja2", "numpy", "huggingface_hub", "llama_cpp")
 COMMANDS = ("up", "down", "status", "logs", "build", "toy", "config")
 
@@ -56,9 +57,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
 def test_importing_the_command_line_is_light() -> None:
     """No heavy package is imported before a command runs: --help stays fast."""
     code = "import sys, ggufcluster.cli.app; print(*sys.modules)"
-    root = Path(ggufcluster.__file__).parents[1]
     words = [sys.executable, "-c", code]
-    loaded = subprocess.run(words, capture_output=True, text=True, check=True, cwd=root)
+    loaded = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
     assert "typer" in loaded.stdout.split()
     assert not set(HEAVY) & set(loaded.stdout.split())
 
@@ -74,9 +74,11 @@ def test_help_shows_an_example(name: str) -> None:
     """Each command's help holds an example that begins with a call of it."""
     result = CliRunner().invoke(app, [name, "--help"])
     assert result.exit_code == 0
-    _, mark, examples = result.output.partition("Example")
+    _, mark, examples = result.output.partition("\n  Example")
     assert mark
-    assert f"ggufcluster {name}" in examples
+    assert f"    ggufcluster {name}" in examples.splitlines()[1]
+    assert "\\b" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
 
 
 def test_help_without_a_command_lists_them() -> None:
@@ -115,10 +117,10 @@ def test_no_cluster_is_unhealthy(
 def test_an_error_in_json_is_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --json the error is JSON on stderr, and stdout is empty."""
+    """With --json the error is JSON on stderr, and stdout still holds one JSON value."""
     assert call(monkeypatch, "status", "--json") == 61
     out, err = capsys.readouterr()
-    assert out == ""
+    assert json.loads(out) == {"healthy": False, "problems": ["no cluster is up"]}
     assert json.loads(err)["error"] == "ClusterUnhealthyError"
 
 
@@ -235,3 +237,47 @@ def test_an_ignored_hangup_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> Non
     assert call(monkeypatch, "--version") == 0
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) is module._interrupt
+
+
+def test_ctrl_c_before_anything_began_is_silent() -> None:
+    """While modules are still being imported, Ctrl-C ends the command without a traceback."""
+    code = (
+        "import builtins, os, signal, sys\n"
+        "from ggufcluster.__main__ import main\n"
+        "real = builtins.__import__\n"
+        "def early(name, *rest):\n"
+        "    if name == 'ggufcluster.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = early\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What the system refuses is an error with path, reason and next step, not a traceback."""
+    (tmp_path / "file").touch()
+    assert call(monkeypatch, "toy", str(tmp_path / "file")) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"error: {tmp_path / 'file'}: File exists"
+    assert lines[1].startswith("  next: ")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_goes_away_gets_no_complaint(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Output into a pipe whose reader has had enough ends in silence, like other programs'."""
+    words = [sys.executable, "-m", "ggufcluster", "config", *options]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(words, check=False, stdout=pipe, stderr=subprocess.PIPE, env=env)
+    assert done.returncode == 1
+    assert done.stderr == b""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
 from ggufcluster import errors
 from ggufcluster.cli.explain import _TABLE, INTERRUPTED, details, exit_codes, explain
+from ggufcluster.workflows.status import STILL_LOADING
 
 CLASSES = {
     kind
@@ -83,3 +86,37 @@ def test_details_are_the_lines_that_came_with_an_error() -> None:
     assert details(errors.HeadStartError("x", log="l", log_tail=tail)) == tail
     assert details(errors.WorkerNotReadyError("w", reason="x", log_tail=tail)) == tail
     assert details(errors.HeadError("x")) == ()
+
+
+def test_a_cluster_that_is_loading_is_waited_for() -> None:
+    """Starting it anew is the wrong advice while an `up` is at work."""
+    assert "wait" in explain(errors.ClusterUnhealthyError((STILL_LOADING,)))[1]
+    assert "anew" in explain(errors.ClusterUnhealthyError(("the head has ended",)))[1]
+
+
+README_MESSAGES = {
+    "the SSH host key of": errors.HostKeyError,
+    "refused to log in": errors.AuthenticationError,
+    "runs engine": errors.WorkerFingerprintError,
+    "is in use by alice": errors.WorkerBusyError,
+    "is frozen": errors.WorkerNotReadyError,
+    "does not fit": errors.PlacementError,
+    "llama-server did not start": errors.HeadStartError,
+    "no progress for": errors.LoadStalledError,
+    "sparse attention is off": errors.ProofError,
+    "no tool call was parsed": errors.ProofError,
+    "cannot compile for": errors.ToolchainError,
+    "does not apply": errors.PatchError,
+    "the record of the cluster is damaged": errors.RecordError,
+    "the cluster is in use by process": errors.ClusterBusyError,
+}
+
+
+def test_the_readme_tells_the_same_codes() -> None:
+    """Each row of its trouble table that has an exit code has that of its error's class."""
+    text = (Path(errors.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \((\d+)\) \|", text, re.MULTILINE)
+    codes = {kind: code for kind, code, _ in _TABLE}
+    told = {words: int(code) for row, code in rows for words in README_MESSAGES if words in row}
+    assert told == {words: codes[kind] for words, kind in README_MESSAGES.items()}
+    assert len(rows) == len(README_MESSAGES)

@@ -26,7 +26,7 @@ from ggufcluster.workflows.events import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AWKWARD = r"[bold]x[/bold] [/nothing] :key: \[a] C:\ [red]"
+AWKWARD = r"[bold]x[/bold] [/nothing] :key: \[a] C:\ [red] \\"[:-1]
 EVENTS: Sequence[Event] = (
     Started("Loading [M]"),
     Progress("to a", 512, 2048, Unit.BYTES),
@@ -108,14 +108,27 @@ def test_json_shows_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal finished steps become lines, and the bars of the step are gone at the end."""
+    """On a terminal a finished step becomes a line; its bar and those within it are gone."""
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=80, highlight=False)
     with module._BarSink(console) as sink:
+        sink.show(Started("All of it"))
         for event in EVENTS:
             sink.show(event)
-        assert sink._tasks.keys() == {"to a"}
+        assert sink._tasks.keys() == {"All of it"}
     assert "Loading [M]: in 3 s" in screen.getvalue()
+
+
+def test_a_terminal_gets_whole_words() -> None:
+    """Long messages go on in further lines between words; a long path stays in one piece."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=40, soft_wrap=True, color_system=None)
+    path = "/models/" + "x" * 60
+    module._show_line(console, Warned(f"{'word ' * 12}{path}"))
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "note word word word word word word word"
+    assert lines[1] == "     word word word word word"
+    assert lines[2] == f"     {path}"
 
 
 @pytest.mark.parametrize("options", [{}, {"quiet": True}, {"as_json": True}])
@@ -143,12 +156,12 @@ def test_an_interrupted_workflow_can_clean_up() -> None:
 def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """No text is taken for markup or an emoji's name, wherever it stands, and none is wrapped."""
     output = Output()
-    output.line(AWKWARD + "x" * 200)
+    output.line("x" * 200 + AWKWARD)
     output.heading(AWKWARD)
     output.follow(work(Note(AWKWARD), Warned(AWKWARD), Finished(AWKWARD, AWKWARD)))
     output.error(errors.HeadError(AWKWARD))
     out, err = capsys.readouterr()
-    assert out == f"{AWKWARD}{'x' * 200}\n\n{AWKWARD}\n"
+    assert out == f"{'x' * 200}{AWKWARD}\n\n{AWKWARD}\n"
     assert err.splitlines()[:4] == [
         f"     {AWKWARD}",
         f"note {AWKWARD}",
@@ -158,13 +171,22 @@ def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """Long cells are folded, and nothing of them is lost."""
-    Output().table(("worker", "state"), [("[a]", "unknown: " + "word " * 40), ("b", "y" * 100)])
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.count("word") == 40
-    assert out.count("y") == 100
-    assert "[a]" in out
+    """Long cells go on below, nothing of them is lost, and no line ends in blanks."""
+    Output().table(("worker", "state", "layers"), [("[a]", "word " * 40, "3"), ("b", "ok", "12")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("word") == 40
+    assert lines[1].startswith("[a]     word word")
+    assert lines[1].endswith("       3")
+    assert lines[-1].endswith("  12")
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_a_long_word_stays_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path can be copied from a list of values, however long it is."""
+    path = "/models/" + "x" * 100
+    Output().pairs([("folder", path), ("rdma", "on")])
+    assert capsys.readouterr().out.splitlines() == [f"folder  {path}", "rdma    on"]
 
 
 def test_data_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +204,16 @@ def test_an_error_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[2].startswith("  next: ")
 
 
+def test_an_error_tells_what_was_noted_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """What went wrong while cleaning up stands beside the error, in words and in JSON."""
+    error = errors.HeadError("no luck")
+    error.add_note("a worker is left")
+    Output().error(error)
+    assert "  note: a worker is left" in capsys.readouterr().err.splitlines()
+    Output(as_json=True).error(error)
+    assert json.loads(capsys.readouterr().err)["notes"] == ["a worker is left"]
+
+
 def test_an_error_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     """Kind, message, next step, exit code and details are one JSON object on stderr."""
     error = errors.BuildError("compiling", host="h", log="/l", excerpt=("a.cpp:3: error", "x"))
@@ -194,3 +226,19 @@ def test_an_error_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) 
     assert report["exit_code"] == 13
     assert report["details"] == ["a.cpp:3: error", "x"]
     assert report["next"]
+
+
+def test_bars_fit_eighty_columns() -> None:
+    """Name, bar, amount, rate and time left stand on one line, even if all of them are long."""
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with module._BarSink(console) as sink:
+        sink.show(Progress("to a-machine-with-a-rather-long-name.example", 0, 1, Unit.BYTES))
+        task = sink._progress.tasks[0]
+        task.completed, task.total = 123 << 20, 456 << 30
+        task.finished_speed = 1.23 * 2**30
+        shown = console.render_lines(sink._progress.get_renderable(), pad=False)
+    assert len(shown) == 1
+    text = "".join(segment.text for segment in shown[0])
+    assert "123 MiB/456 GiB" in text
+    assert text.startswith("to a-machine-with-a-rat")

@@ -94,10 +94,10 @@ def test_no_key_is_ever_shown(key_file: str) -> None:
 
 
 def test_the_report_names_address_and_next_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """The base URL stands first, every client has its part, the next commands stand last."""
+    """Every client has its part; the base URL and the next commands stand last, in view."""
     up_report.show(Output(), RECORD, as_json=False)
     lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[0] == f"MiniMax M3 answers at {ROOT}/v1"
+    assert lines[-2] == f"MiniMax M3 answers at {ROOT}/v1"
     assert lines[-1] == "ggufcluster status | logs | down"
     assert {"curl", "Open WebUI", "Claude Code"} <= set(lines)
 

@@ -42,3 +42,8 @@ def test_a_broken_answer_is_a_value_error() -> None:
     """Too few lines are not taken for folders."""
     with pytest.raises(ValueError, match="unpack"):
         paths_from_probe("/c\n/s\n")
+
+
+def test_a_relative_folder_is_no_folder() -> None:
+    """A relative XDG folder is ignored, as the specification wants: it would move with us."""
+    assert paths_from_env({"HOME": "/h", "XDG_CACHE_HOME": "c"}) == paths_from_env({"HOME": "/h"})

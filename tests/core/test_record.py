@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord, from_json, to_json
-from ggufcluster.errors import ConfigError
+from ggufcluster.errors import RecordError
 
 WORKER = WorkerRecord("a", "me@a:22", "/run/c/a", "10.20.20.2", 50052, 1e-4, 1e9)
 RECORD = ClusterRecord(
@@ -45,19 +45,21 @@ def test_one_worker_is_replaced_by_name() -> None:
 )
 def test_a_damaged_record_is_named(data: bytes) -> None:
     """Whatever is in the file, the error says which file it is."""
-    with pytest.raises(ConfigError, match=r"^/s/cluster\.json: is damaged"):
+    with pytest.raises(
+        RecordError, match=r"^/s/cluster\.json: the record of the cluster is damaged"
+    ):
         from_json(data, source="/s/cluster.json")
 
 
 def test_fields_of_another_version_are_damage() -> None:
     """An unknown field is not ignored: it may be what a later version needs."""
     fields = json.loads(to_json(RECORD)) | {"surprise": 1}
-    with pytest.raises(ConfigError, match="surprise"):
+    with pytest.raises(RecordError, match="surprise"):
         from_json(json.dumps(fields).encode(), source="x")
 
 
 def test_another_format_is_told_apart_from_damage() -> None:
     """A record of another version is not called damaged."""
     fields = json.loads(to_json(RECORD)) | {"format": 99}
-    with pytest.raises(ConfigError, match="another version"):
+    with pytest.raises(RecordError, match="another version"):
         from_json(json.dumps(fields).encode(), source="x")

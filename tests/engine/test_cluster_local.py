@@ -58,8 +58,10 @@ class Cli:
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         """Start a command in the background."""
+        # Started in the background, pytest may itself ignore these signals and pass that on.
+        heed = ("env", "--default-signal=INT,HUP,TERM")
         return subprocess.Popen(
-            [sys.executable, "-m", "ggufcluster", *words],
+            [*heed, sys.executable, "-m", "ggufcluster", *words],
             env=self.env | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -265,7 +267,8 @@ def test_broken_template_is_refused(cli: Cli, toys: dict[str, Path], tmp_path: P
 
 def test_unproven_tool_call_is_an_error(cli: Cli, toys: dict[str, Path]) -> None:
     """Random weights cannot call a tool: the start fails, unless that check is waived."""
-    words = ("up", "-w", "local", "--model", str(toys["random"]), "--ctx", "1024")
+    # A small context bounds how long random weights ramble on.
+    words = ("up", "-w", "local", "--model", str(toys["random"]), "--ctx", "512")
 
     proven = cli.run(*words)
     waived = cli.run(*words, "--no-tool-check")

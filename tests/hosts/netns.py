@@ -175,6 +175,11 @@ class Hosts:
         """Return the TCP sockets that listen on a host, its SSH server aside: address:port."""
         return _sockets_of(self[number].namespace) - {f"{self[number].address}:22"}
 
+    def in_mounts_of(self, number: int, argv: Sequence[str]) -> str:
+        """Run a program among the mounts that a host's SSH sessions see; return its stdout."""
+        server = self._servers[NUMBERS.index(number)]
+        return _run("nsenter", "--target", str(server.pid), "--mount", *argv)
+
     def link(self, number: int) -> Link:
         """Return the cable of a host."""
         return Link(self._switch, f"port{number}", self[number])

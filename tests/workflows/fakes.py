@@ -50,6 +50,7 @@ class Host(FakeRemote):
         processes: Every managed process by run folder.
         facts: Output of the probe of facts.
         reachable: Whether anything is answered at all.
+        lost_ports: Ports that somebody takes just before a worker does.
     """
 
     def __init__(self, name: str, *, address: str = "10.20.20.2", home: str = "/home/w") -> None:
@@ -60,6 +61,7 @@ class Host(FakeRemote):
         self.processes: dict[str, Process] = {}
         self.facts = facts(name)
         self.reachable = True
+        self.lost_ports: set[int] = set()
         self.listing = "Available devices:\n"
         self._answer_everything()
 
@@ -94,7 +96,7 @@ class Host(FakeRemote):
         self.on(re.compile(r"^grep rchar"), "rchar: 5\n")
         self.on(re.compile(r"^ss "), "")
         self.on("--list-devices", lambda _: CommandResult(0, self.listing, ""))
-        self.on("rmdir", self._archive)
+        self.on("rmdir", self._remove)
 
     def _start(self, command: Command) -> CommandResult:
         run, owner, *words = command.plain_argv()[4:]
@@ -102,7 +104,17 @@ class Host(FakeRemote):
         self.processes[run] = Process(pid, owner, words)
         if words[0].endswith("llama-server"):
             self.processes[run].log = server_log(self.processes[run])
+        elif words[0].endswith("rpc-server"):
+            self._listen(self.processes[run])
         return CommandResult(0, f"{pid} 5 boot\n", "")
+
+    def _listen(self, process: Process) -> None:
+        (address,), (port,) = process.option("--host"), process.option("--port")
+        if int(port) in self.lost_ports:
+            process.life = "dead"
+            process.log = f"error: cannot listen on {address}:{port}: Address already in use\n"
+        else:
+            process.log = f"ggufcluster: listening on {address}:{port}, build b\n{process.log}"
 
     def _inspect(self, command: Command) -> CommandResult:
         one = self.processes.get(command.plain_argv()[-1])
@@ -126,9 +138,12 @@ class Host(FakeRemote):
         one = self.processes.get(command.plain_argv()[-1].removesuffix("/log"))
         return CommandResult(0, one.log, "") if one else CommandResult(1, "", "no such file")
 
-    def _archive(self, command: Command) -> CommandResult:
-        self.files.setdefault(command.plain_argv()[5], "archived")
-        return CommandResult(0, "", "")
+    def _remove(self, command: Command) -> CommandResult:
+        run, log = command.plain_argv()[4:]
+        if run in self.processes and self.processes[run].life in {"alive", "frozen"}:
+            return CommandResult(0, "occupied\n", "")
+        self.files.setdefault(log, "archived")
+        return CommandResult(0, "removed\n", "")
 
 
 def facts(name: str, *, changes: dict[str, str] | None = None) -> str:
@@ -233,6 +248,7 @@ class World:
         api: The head's API.
         clock: The clock of all.
         memory: Free and total bytes of each worker's device, by endpoint.
+        unlistenable: Why the head cannot listen, by ``host:port``.
         trouble: Errors that probing or timing an endpoint raises, first to last.
     """
 
@@ -246,6 +262,7 @@ class World:
         self.clock = Clock()
         self.memory: dict[str, tuple[int, int]] = {}
         self.trouble: dict[str, list[Exception]] = {}
+        self.unlistenable: dict[str, OSError] = {}
         self.keys: list[Secret | None] = []
         kinds = ("cache", "state", "config", "data")
         self.paths = paths_from_probe("".join(f"{home}/{kind}\n" for kind in kinds))
@@ -257,6 +274,7 @@ class World:
             connect=self._connect,
             probe=self._probe,
             measure=self._measure,
+            try_listen=self._try_listen,
             api=self._open_api,
             clock=self.clock,
             now=lambda: 1000.0 + self.clock.time,
@@ -285,6 +303,10 @@ class World:
     def _measure(self, endpoint: str, fingerprint: str, *, timeout: float) -> LinkSpeed:
         self._raise("measure", endpoint)
         return LinkSpeed(1e-4, 2.5e9)
+
+    def _try_listen(self, host: str, port: int) -> None:
+        if error := self.unlistenable.get(f"{host}:{port}"):
+            raise error
 
     def _raise(self, what: str, endpoint: str) -> None:
         if errors := self.trouble.get(f"{what} {endpoint}"):

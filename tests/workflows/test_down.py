@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ggufcluster.core.record import ClusterRecord, WorkerRecord
-from ggufcluster.errors import ClusterBusyError, HostError, HostUnreachableError
+from ggufcluster.errors import ClusterBusyError, HostError, HostUnreachableError, RecordError
 from ggufcluster.workflows.down import down
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, drain
+from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.store import Store
+from ggufcluster.workflows.workers import owner_of
 from tests.workflows.fakes import Process, World, run_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_logs_are_kept_beside_the_run_folders(world: World, store: Store) -> Non
     """The last log of each part goes to a name of its own, and the run folder is removed."""
     drain(down(world.seams(), store))
     runs = f"{world.head.home}/state/ggufcluster/run"
-    assert set(world.head.files) == {f"{runs}/head", f"{runs}/local"}
+    assert set(world.head.files) == {f"{runs}/head.last.log", f"{runs}/local.last.log"}
     assert sum(text.count("rm -rf") for text in world.head.shown()) == 2
 
 
@@ -93,6 +92,15 @@ def test_a_host_that_does_not_answer_stops_nothing_else(world: World, store: Sto
     world.hosts["10.20.20.2"].reachable = True
     assert drain(down(world.seams(), store)) is True
     assert world.alive() == []
+    assert store.load() is None
+
+
+def test_a_host_that_is_gone_for_good_can_be_forgotten(world: World, store: Store) -> None:
+    """Asked to forget, down ends what it reaches, warns of the rest and drops the record."""
+    world.hosts["10.20.20.2"].reachable = False
+    events = list(down(world.seams(), store, forget=True))
+    assert any(isinstance(event, Warned) and "forgotten" in event.text for event in events)
+    assert [run.rpartition("/")[2] for run in world.alive()] == ["10.20.20.2"]
     assert store.load() is None
 
 
@@ -120,3 +128,17 @@ def test_another_command_is_not_disturbed(world: World, store: Store) -> None:
     with store.writer(), pytest.raises(ClusterBusyError):
         drain(down(world.seams(), store))
     assert len(world.alive()) == 4
+
+
+def test_a_damaged_record_can_be_forgotten(world: World, store: Store) -> None:
+    """Nobody knows the workers then, but what runs on this machine is ended all the same."""
+    for process in world.head.processes.values():
+        process.owner = owner_of(survey(world.head))
+    path = Path(world.paths.state / "cluster.json")
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(RecordError):
+        drain(down(world.seams(), store))
+    assert len(world.head.alive()) == 2
+    assert drain(down(world.seams(), store, forget=True))
+    assert world.head.alive() == []
+    assert store.load() is None

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ggufcluster.adapters.remote import CommandResult
 from ggufcluster.core.record import ClusterRecord, WorkerRecord
-from ggufcluster.errors import ConfigError, HostUnreachableError
+from ggufcluster.errors import ClusterUnhealthyError, ConfigError, HostUnreachableError
 from ggufcluster.workflows.logs import logs
 from tests.workflows.fakes import World
 
@@ -72,3 +73,12 @@ def test_an_unreachable_host_is_an_error(world: World) -> None:
     world.hosts["10.20.20.2"].reachable = False
     with pytest.raises(HostUnreachableError):
         list(logs(world.seams(), RECORD, "worker", lines=1, follow=False))
+
+
+def test_without_a_cluster_the_last_log_is_shown(world: World) -> None:
+    """After a failed start its kept log can be read; if there is none, that is said."""
+    assert list(logs(world.seams(), None, "head", lines=7, follow=True)) == ["a line of the head"]
+    assert world.head.shown()[-1] == "tail -n 7 /h/state/ggufcluster/run/head.last.log"
+    world.head.on("tail", CommandResult(1, "", "no such file"))
+    with pytest.raises(ClusterUnhealthyError, match=r"none left a log of 'x' on this machine"):
+        list(logs(world.seams(), None, "x", lines=7, follow=False))

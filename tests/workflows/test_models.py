@@ -31,8 +31,8 @@ def test_the_wanted_model_is_taken(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """The error has the whole path, for a folder as well."""
-    for wanted in (tmp_path / "x.gguf", tmp_path):
-        with pytest.raises(ModelMissingError, match="no such file") as caught:
+    for wanted, words in ((tmp_path / "x.gguf", "no such file"), (tmp_path, "is a folder")):
+        with pytest.raises(ModelMissingError, match=words) as caught:
             find_model(str(wanted), tmp_path)
         assert caught.value.path == str(wanted)
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ggufcluster.core.placement import Device, Share
 from ggufcluster.core.server_log import parse_server_log
-from ggufcluster.errors import HeadError, ProofError
+from ggufcluster.errors import HeadError, ProofError, WorkerNotReadyError
 from ggufcluster.workflows.events import Finished
 from ggufcluster.workflows.proof import TOOL_QUESTION, layout_failures, prove
 from tests.workflows.fakes import CALL, DATA, FakeApi, good_api
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ggufcluster.core.server_log import ServerReport
-    from ggufcluster.workflows.events import Event
+    from ggufcluster.workflows import events
 
 LOG = DATA / "server_logs" / "sparse-two-workers.txt"
 REPORT = parse_server_log(LOG.read_text(encoding="utf-8").splitlines())
 ENDPOINTS = ("10.20.20.2:50052", "10.20.20.3:50052")
 SHARES = (
-    Share(Device("RPC0", "a", 1, 1), 0, 5, 1),
-    Share(Device("RPC1", "b", 1, 1), 5, 3, 1),
+    Share(Device("RPC0", "a", 1, 1), 0, 5, 1, 1),
+    Share(Device("RPC1", "b", 1, 1), 5, 3, 1, 1),
 )
 
 
@@ -33,7 +36,9 @@ def proof(
     *,
     sparse: bool = True,
     tool_check: bool = True,
-) -> list[Event]:
+    watch: Callable[[], None] = lambda: None,
+    give_up: Callable[[], None] = lambda: None,
+) -> list[events.Event]:
     """Prove with these findings and return the events."""
     return list(
         prove(
@@ -43,6 +48,8 @@ def proof(
             endpoints=ENDPOINTS,
             sparse=sparse,
             tool_check=tool_check,
+            watch=watch,
+            give_up=give_up,
         )
     )
 
@@ -157,3 +164,35 @@ def test_a_failed_call_is_a_failure() -> None:
     api = FakeApi(answers={"/v1/chat/completions": HeadError("answered 500: no parser")})
     with pytest.raises(ProofError, match="the tool call failed: answered 500: no parser"):
         proof(api=api)
+
+
+def test_a_lost_part_is_the_cause_of_a_failed_call() -> None:
+    """When a worker has ended meanwhile, that is told instead of what followed from it."""
+    api = FakeApi(answers={"/v1/chat/completions": HeadError("disconnected")})
+
+    def watch() -> None:
+        raise WorkerNotReadyError("w", reason="its RPC server has ended")
+
+    with pytest.raises(WorkerNotReadyError, match="has ended"):
+        proof(api=api, watch=watch)
+
+
+def test_a_part_frozen_during_the_call_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no answer comes the parts are watched; one that is lost ends the head and the wait."""
+    monkeypatch.setattr("ggufcluster.workflows.proof._WATCH_SECONDS", 0.01)
+    ended = Event()
+    looks: list[int] = []
+
+    class Silent(FakeApi):
+        def post(self, path: str, body: dict[str, Any], *, timeout: float) -> Any:
+            assert ended.wait(timeout)
+            raise HeadError("disconnected")
+
+    def watch() -> None:
+        looks.append(1)
+        if len(looks) >= 3:
+            raise WorkerNotReadyError("w", reason="frozen")
+
+    with pytest.raises(WorkerNotReadyError, match="frozen"):
+        proof(api=Silent(), watch=watch, give_up=ended.set)
+    assert len(looks) == 4

@@ -64,7 +64,7 @@ def test_a_healthy_cluster_has_no_problems(world: World) -> None:
         ("alive", "loading", "loading", "the head is still loading"),
         ("alive", "down", "down", "the head runs but does not answer"),
         ("frozen", "ok", "frozen", "the head is frozen"),
-        ("dead", "ok", "ended", "the head is ended"),
+        ("dead", "ok", "ended", "the head has ended"),
     ],
 )
 def test_a_sick_head_is_told(world: World, life: str, health: str, head: str, problem: str) -> None:

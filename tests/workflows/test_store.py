@@ -9,7 +9,7 @@ import pytest
 
 from ggufcluster.core.paths import paths_from_env
 from ggufcluster.core.record import ClusterRecord
-from ggufcluster.errors import ClusterBusyError, ConfigError
+from ggufcluster.errors import ClusterBusyError, LocalFileError, RecordError
 from ggufcluster.workflows.store import Store
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def test_a_damaged_record_is_named(store: Store, tmp_path: Path) -> None:
     store.save(RECORD)
     path = tmp_path / ".local/state/ggufcluster/cluster.json"
     path.write_bytes(path.read_bytes()[:30])
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(RecordError) as caught:
         store.load()
-    assert caught.value.source == str(path)
+    assert caught.value.path == str(path)
 
 
 def test_there_is_one_writer_at_a_time(store: Store) -> None:
@@ -82,3 +82,13 @@ def test_a_failed_writer_lets_go(store: Store) -> None:
         fail()
     with store.writer():
         pass
+
+
+def test_an_unusable_state_folder_is_named(tmp_path: Path) -> None:
+    """Where the folder cannot be, reading and writing are errors with its path, not tracebacks."""
+    (tmp_path / "file").touch()
+    store = Store(paths_from_env({"HOME": "/h", "XDG_STATE_HOME": str(tmp_path / "file")}))
+    with pytest.raises(LocalFileError, match="file/ggufcluster: the state folder"), store.writer():
+        pass
+    with pytest.raises(LocalFileError, match="Not a directory"):
+        store.load()

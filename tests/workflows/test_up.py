@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -232,7 +233,9 @@ def test_stale_processes_make_room(case: Case) -> None:
         ({"api_key_file": Path("/nowhere/keys")}, ConfigError, "cannot be read"),
         ({"extra": ("--rpc", "x")}, ConfigError, "decided by ggufcluster"),
         ({"extra": ("local",)}, ConfigError, "is no option"),
+        ({"workers": ("local:5",)}, ConfigError, "5 devices for the 4 layers"),
         ({"port": 22}, PortTakenError, "127.0.0.1:22"),
+        ({"host": "10.9.9.9"}, ConfigError, "cannot listen on 10.9.9.9:8080: Cannot assign"),
         ({"workers": (FIRST, FIRST)}, WorkerAddressError, "same machine"),
         ({"workers": ("a b",)}, WorkerAddressError, "spaces"),
         ({"workers": (FIRST, "10.20.20.9")}, HostUnreachableError, "10.20.20.9"),
@@ -242,6 +245,10 @@ def test_a_wrong_wish_is_refused_before_anything_is_built(
     case: Case, change: dict[str, Any], kind: type[GgufClusterError], words: str
 ) -> None:
     """Whatever can be known beforehand is told before a build, and nothing is started."""
+    case.world.unlistenable = {
+        "127.0.0.1:22": OSError(errno.EADDRINUSE, "in use"),
+        "10.9.9.9:8080": OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
+    }
     case.wish = replace(case.wish, **change)
     assert words in str(case.fails(kind))
     assert case.built == []
@@ -254,6 +261,10 @@ def test_a_template_that_does_not_render_is_refused(case: Case, tmp_path: Path) 
         case.wish, model=str(write_model(tmp_path / "t.gguf", template="{{ 1/0 }}"))
     )
     assert "t.gguf" in str(case.fails(TemplateError))
+    empty = tmp_path / "empty.jinja"
+    empty.write_text("\n", encoding="utf-8")
+    case.wish = replace(case.wish, template=empty)
+    assert "empty.jinja: is empty" in str(case.fails(TemplateError))
     good = tmp_path / "good.jinja"
     good.write_text("{{ messages[0].content }}", encoding="utf-8")
     case.wish = replace(case.wish, template=good)
@@ -423,8 +434,10 @@ def test_what_cannot_be_undone_stays_on_record(case: Case) -> None:
 
     case.world.api.healths = ["loading"]
     case.world.clock.naps = [cut]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         drain(case.up())
+    assert "cannot reach" in caught.value.__notes__[0]
+    assert "ggufcluster down" in caught.value.__notes__[0]
     record = case.store.load()
     assert record is not None
     assert not record.ready
@@ -459,6 +472,13 @@ def test_the_plan_follows_what_workers_report(case: Case) -> None:
     _, record = collect(case.up())
     assert [share.layers for share in record.shares] == [3, 1]
     assert record.shares[0].bytes < MIB
+
+
+def test_a_context_that_is_cut_is_said_aloud(case: Case) -> None:
+    """A model gets no more context than it was made for, and not in silence."""
+    case.wish = replace(case.wish, context=10**6)
+    texts = notes(collect(case.up())[0])
+    assert "context 8,192 instead of 1,000,000: Tiny was made for no more" in texts
 
 
 def test_sparse_attention_is_required_of_a_sparse_model(case: Case, tmp_path: Path) -> None:
