@@ -13,6 +13,7 @@ TARGETS = (
     "llama-quantize",
     "llama-gguf-split",
     "test-backend-ops",
+    "ggufcluster-msa-agreement",
 )
 
 SETTINGS = {

@@ -70,6 +70,10 @@ function(ggufcluster_add_msa)
         target_sources(llama PRIVATE
             ${PROJECT_SOURCE_DIR}/src/ggufcluster-msa.cpp
             ${PROJECT_SOURCE_DIR}/src/ggufcluster-msa-positions.cpp)
+        add_executable(ggufcluster-msa-agreement EXCLUDE_FROM_ALL
+            ${PROJECT_SOURCE_DIR}/tests/ggufcluster-msa-agreement.cpp)
+        target_link_libraries(ggufcluster-msa-agreement PRIVATE llama)
+        target_compile_features(ggufcluster-msa-agreement PRIVATE cxx_std_17)
     endif()
 endfunction()
 cmake_language(DEFER CALL ggufcluster_extend_targets)
