@@ -223,7 +223,9 @@ def test_killed_worker_during_load_is_named(
     """A worker that dies while the head starts is named, and everything else is ended."""
     up = head.start("up", *_WORKERS, "--model", str(toys["recite"]))
     _wait_until(lambda: "10.20.20.3:50052" in hosts.listening(3))
-    victim = next(pid for pid, line in hosts.processes(3).items() if "ggml-rpc-server" in line)
+    # The program itself, not a shell that starts or watches it.
+    programs = {pid: line.split(" ")[0] for pid, line in hosts.processes(3).items()}
+    victim = next(pid for pid, name in programs.items() if name.endswith("/ggml-rpc-server"))
     subprocess.run(["kill", "-KILL", str(victim)], check=True)
 
     output, _ = up.communicate(timeout=120)
