@@ -127,7 +127,7 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     assert status.returncode == 0
     assert shown["healthy"] is True
     assert [share["layers"] for share in shown["record"]["shares"]] == [4, 4]
-    assert shown["record"]["sparse"] == "on"
+    assert shown["record"]["sparse"] == "on (generic path)"
     assert "Accepted client connection" in logs.stdout
     assert down.returncode == 0
     assert cli.nothing_left()

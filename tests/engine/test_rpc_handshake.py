@@ -24,7 +24,7 @@ HELLO = 14
 DEVICE_COUNT = 15
 OTHER = "0123456789abcdef"
 NO_CAPS = bytes(24)
-VERSION = bytes([7, 0, 0, 0])
+VERSION = bytes([7, 0, 1, 0])  # the patch number counts our two operators
 PATIENCE = 60.0  # seconds; only a hang reaches it
 EXIT_USAGE, EXIT_NO_HOST, EXIT_UNAVAILABLE, EXIT_PROTOCOL = 2, 68, 69, 76
 
