@@ -81,7 +81,7 @@ class Up:
     store: Store
     wish: Wish
     _machines: dict[str, Machine] = field(default_factory=dict)
-    _on_gpu: dict[str, bool] = field(default_factory=dict)
+    _memories: dict[str, WorkerMemory] = field(default_factory=dict)
 
     def run(self) -> Workflow[ClusterRecord]:
         """Bring the cluster up and return its record; whatever fails, nothing is left running.
@@ -225,10 +225,9 @@ class Up:
             if not local:
                 on_worker = yield from self.engines.on_worker(machine.remote, engine)
                 workers.require_driver(machine, on_worker)
-            self._on_gpu[worker.name] = on_worker.backend is Backend.CUDA
             # Ports taken by a worker started a moment ago must be seen.
             machine = survey(machine.remote)
-            started, _ = yield from workers.start_worker(
+            started, report = yield from workers.start_worker(
                 self.seams,
                 machine,
                 worker,
@@ -236,6 +235,12 @@ class Up:
                 fingerprint=engine.fingerprint,
                 owner=workers.owner_of(head),
                 ready_seconds=self.wish.ready_seconds,
+            )
+            self._memories[worker.name] = WorkerMemory(
+                worker.name,
+                machine="local" if local else worker.name,
+                devices=tuple((device.free, device.total) for device in report.devices),
+                gpu=on_worker.backend is Backend.CUDA,
             )
             if not local:
                 link = self.seams.measure(
@@ -291,14 +296,7 @@ class Up:
         return record
 
     def _plan(self, record: ClusterRecord, engine: Engine, path: Path, model: ModelFacts) -> Plan:
-        memories = []
-        for worker in record.workers:
-            report = self.seams.probe(worker.endpoint, engine.fingerprint, timeout=_SHORT)
-            memory = tuple((device.free, device.total) for device in report.devices)
-            machine = "local" if worker.target == "local" else worker.name
-            gpu = self._on_gpu[worker.name]
-            memories.append(WorkerMemory(worker.name, machine, memory, gpu=gpu))
-        devices = worker_devices(memories)
+        devices = worker_devices([self._memories[worker.name] for worker in record.workers])
         # Workers on this machine already offer its GPUs; their memory must not count twice.
         if not any(worker.target == "local" for worker in record.workers):
             listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
