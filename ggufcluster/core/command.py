@@ -42,10 +42,6 @@ class Command:
         """Return argv with secrets in clear, for starting a local process."""
         return [_reveal(piece) for piece in self.argv]
 
-    def plain_env(self) -> dict[str, str]:
-        """Return the added environment with secrets in clear."""
-        return {name: _reveal(piece) for name, piece in self.env.items()}
-
     def mask(self, text: str) -> str:
         """Return text with every secret of this command masked, for output that may repeat one."""
         for piece in (*self.argv, *self.env.values()):

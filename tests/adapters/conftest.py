@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,31 +21,15 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     """Yield a running SSH server that is known and takes the client key; not to be disturbed."""
-    if SSHD is None:
-        pytest.skip("sshd is not installed (Debian: openssh-server)")
-    server = SshServer(tmp_path_factory.mktemp("sshd"))
-    server.prepare()
-    server.trust()
-    try:
-        server.start()
+    with _running(tmp_path_factory.mktemp("sshd")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 def own_sshd(tmp_path: Path) -> Iterator[SshServer]:
     """Yield a running SSH server of the test's own."""
-    if SSHD is None:
-        pytest.skip("sshd is not installed (Debian: openssh-server)")
-    server = SshServer(tmp_path / "sshd")
-    server.prepare()
-    server.trust()
-    try:
-        server.start()
+    with _running(tmp_path / "sshd") as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -62,3 +47,17 @@ def remote(request: pytest.FixtureRequest) -> Remote:
         return LocalRemote()
     found: Remote = request.getfixturevalue("ssh")
     return found
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[SshServer]:
+    if SSHD is None:
+        pytest.skip("sshd is not installed (Debian: openssh-server)")
+    server = SshServer(folder)
+    server.prepare()
+    server.trust()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

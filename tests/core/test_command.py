@@ -39,7 +39,6 @@ def test_secrets_are_masked_where_people_look() -> None:
     assert "key" not in repr(call)
     assert shlex.split(call.shell()) == ["env", "TOKEN=key2", "curl", "-H", "key one"]
     assert call.plain_argv() == ["curl", "-H", "key one"]
-    assert call.plain_env() == {"TOKEN": "key2"}
     assert "key" not in call.mask("refused: key one, key2")
 
 
