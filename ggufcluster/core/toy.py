@@ -49,7 +49,7 @@ def random_model(
     Q8_0). Raises ValueError if the vocabulary cannot be that small.
     """
     shape = shape or ToyShape()
-    vocabulary = _filled_vocabulary(vocabulary_size)
+    vocabulary = filled_vocabulary(vocabulary_size)
     weights = Weights(seed)
     table = (shape.width, vocabulary_size)
     count = shape.width * vocabulary_size
@@ -93,7 +93,8 @@ def recite_model(
     return GgufModel(metadata, tensors)
 
 
-def _filled_vocabulary(size: int) -> Vocabulary:
+def filled_vocabulary(size: int) -> Vocabulary:
+    """Return the base vocabulary, filled up to `size` entries; raises ValueError if that is less."""
     vocabulary = Vocabulary.base()
     if size < len(vocabulary):
         raise ValueError(f"a vocabulary has at least {len(vocabulary)} entries, not {size}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ggufcluster.core.ggml_types import LAYOUTS, TensorType
 from ggufcluster.core.gguf_write import GgufModel, Tensor
-from ggufcluster.core.toy import _filled_vocabulary
+from ggufcluster.core.toy import filled_vocabulary
 from ggufcluster.core.toy_network import ToyShape, layer_tensors, network_metadata, norm_tensor
 from ggufcluster.core.toy_weights import Weights
 
@@ -65,7 +65,7 @@ def model(sparse_layers: int) -> GgufModel:
         *layer_tensors(shape, weights, mute=False, matrices=kind),
     ]
     metadata = network_metadata(shape, "true-shape-minimax-m3")
-    return GgufModel(metadata | _filled_vocabulary(VOCABULARY_SIZE).metadata(""), tensors)
+    return GgufModel(metadata | filled_vocabulary(VOCABULARY_SIZE).metadata(""), tensors)
 
 
 def main() -> None:
