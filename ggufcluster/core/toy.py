@@ -94,7 +94,7 @@ def recite_model(
 
 
 def filled_vocabulary(size: int) -> Vocabulary:
-    """Return the base vocabulary, filled up to `size` entries; raises ValueError if that is less."""
+    """Return the base vocabulary filled up to `size` entries; ValueError if it has more."""
     vocabulary = Vocabulary.base()
     if size < len(vocabulary):
         raise ValueError(f"a vocabulary has at least {len(vocabulary)} entries, not {size}")
