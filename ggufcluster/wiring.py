@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ggufcluster.adapters.http import Api
+    from ggufcluster.adapters.hub import Hub
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.secret import Secret
@@ -96,6 +97,13 @@ def build_request(settings: Settings) -> BuildRequest:
         jobs=settings["engine.jobs"],
         source=Path(source) if source else None,
     )
+
+
+def open_hub() -> Hub:
+    """Return the model hub that the environment names."""
+    from ggufcluster.adapters.hub import HuggingFaceHub  # noqa: PLC0415 - only downloads need it
+
+    return HuggingFaceHub()
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NEAR = 30.0
+_MOST_RENEWALS = 2
 
 
 class Address:
@@ -19,9 +20,6 @@ class Address:
 
     Args:
         resolve: Asks the hub for an address.
-
-    Attributes:
-        renewals: How often it was renewed since `worked` was called last.
     """
 
     def __init__(self, resolve: Callable[[], str]) -> None:
@@ -29,7 +27,7 @@ class Address:
         self._lock = threading.Lock()
         self._url: str | None = None
         self._since = 0.0
-        self.renewals = 0
+        self._renewals = 0
 
     def current(self) -> str:
         """Return the address, resolved when first needed and when it is about to expire."""
@@ -39,16 +37,24 @@ class Address:
             assert self._url is not None
             return self._url
 
-    def renew(self, refused: str) -> None:
-        """Ask for another address, unless somebody did since `refused` was handed out."""
+    def renew(self, refused: str) -> bool:
+        """Ask for another address, unless somebody did since `refused` was handed out.
+
+        Not each refusal is an address that expired: when two new ones in a row brought no byte,
+        False is returned instead.
+        """
         with self._lock:
-            if self._url == refused:
-                self.renewals += 1
-                self._ask()
+            if self._url != refused:
+                return True
+            if self._renewals >= _MOST_RENEWALS:
+                return False
+            self._renewals += 1
+            self._ask()
+            return True
 
     def worked(self) -> None:
         """Note that bytes came."""
-        self.renewals = 0
+        self._renewals = 0
 
     def _ask(self) -> None:
         self._url = self._resolve()

@@ -183,15 +183,14 @@ class Fetch:
             error.status,
             wait=error.wait,
             attempts=claim.attempts,
-            renewals=address.renewals,
             limit=self._policy.attempts,
         ):
             case Remedy.REPEAT:
                 self._stop.wait(pause)
             case Remedy.WAIT:
                 self.resume_at = max(self.resume_at, time.monotonic() + (error.wait or pause))
-            case Remedy.RENEW if url:
-                address.renew(url)
+            case Remedy.RENEW if url and address.renew(url):
+                pass
             case Remedy.RESTART:
                 self._set_stale(claim)
             case _:

@@ -40,9 +40,17 @@ _NAMES_SHA1 = re.compile(r"[0-9a-f]{40}$")
 class Hub(Protocol):
     """What the downloader asks of a hub."""
 
-    endpoint: str
-    token: Secret | None
-    is_offline: bool
+    @property
+    def endpoint(self) -> str:
+        """Root address; the token is for its origin only."""
+
+    @property
+    def token(self) -> Secret | None:
+        """Access token, if there is one."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether no request may be made."""
 
     def listing(self, repository: str, revision: str) -> Listing:
         """Return all files of a revision, pinned to its commit."""
@@ -73,15 +81,25 @@ class HuggingFaceHub:
         token: Secret | None = None,
         cache: Path | None = None,
     ) -> None:
-        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self._endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
         found = None if token else huggingface_hub.get_token()
-        self.token = token or (Secret(found) if found else None)
+        self._token = token or (Secret(found) if found else None)
         self._cache = cache or Path(constants.HF_HUB_CACHE)
         self._api = huggingface_hub.HfApi(
             endpoint=self.endpoint,
             token=self.token.reveal() if self.token else False,
             library_name="ggufcluster",
         )
+
+    @property
+    def endpoint(self) -> str:
+        """Root address; the token is for its origin only."""
+        return self._endpoint
+
+    @property
+    def token(self) -> Secret | None:
+        """Access token, if there is one."""
+        return self._token
 
     @property
     def is_offline(self) -> bool:

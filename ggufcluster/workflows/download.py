@@ -259,5 +259,6 @@ def _require_one_set(places: Sequence[Place]) -> None:
             continue  # it is what was published; what is wrong with it is for others to say
         number, count = header.get("split.no"), header.get("split.count")
         if (number, count) != (names.index(place.target.name), len(names)):
-            reason = f"says of itself that it is shard {number} (from 0) of {count}"
+            what = "no shard" if number is None else f"shard {number} (from 0) of {count}"
+            reason = f"says of itself that it is {what}"
             raise ShardSetError(reason, where=str(place.target))

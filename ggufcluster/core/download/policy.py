@@ -7,7 +7,6 @@ from enum import Enum
 
 from ggufcluster.core.units import KIB, MIB
 
-_RENEWALS = 2
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -50,16 +49,13 @@ class Remedy(Enum):
     GIVE_UP = "give up"
 
 
-def remedy(
-    status: int | None, *, wait: float | None, attempts: int, renewals: int, limit: int
-) -> Remedy:
+def remedy(status: int | None, *, wait: float | None, attempts: int, limit: int) -> Remedy:
     """Decide what to do.
 
     Args:
         status: HTTP status; None if the connection broke.
         wait: Seconds that the server asks to wait.
         attempts: Failures of this part in a row.
-        renewals: How often this file's address was renewed since bytes came last.
         limit: Failures after which to give up.
     """
     if attempts >= limit:
@@ -70,5 +66,4 @@ def remedy(
         return Remedy.REPEAT
     if status == 416:
         return Remedy.RESTART
-    # Not each refusal is an address that expired: a new one is asked for twice, then that is it.
-    return Remedy.RENEW if renewals < _RENEWALS else Remedy.GIVE_UP
+    return Remedy.RENEW
