@@ -14,8 +14,10 @@ from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
+from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.secret import Secret
-    from ggufcluster.core.worker_address import SshWorker
 
 
 class World:
@@ -104,6 +105,19 @@ def open_hub() -> Hub:
     from ggufcluster.adapters.hub import HuggingFaceHub  # noqa: PLC0415 - only downloads need it
 
     return HuggingFaceHub()
+
+
+def available_memory(settings: Settings) -> dict[str, int]:
+    """Return the free memory of this machine and of each worker's, in bytes, by name.
+
+    A machine counts once, however it is called. Raises `HostError`.
+    """
+    targets = [parse_worker(text) for text in settings["workers.hosts"]]
+    with world(settings) as outside:
+        far = [outside.connect(target) for target in targets if isinstance(target, SshWorker)]
+        machines = [survey(remote) for remote in (outside.local, *far)]
+    by_id = {machine.facts.machine_id: machine for machine in reversed(machines)}
+    return {m.name: m.facts.memory_available for m in reversed(by_id.values())}
 
 
 def _open_api(root: str, key: Secret | None) -> Api:
