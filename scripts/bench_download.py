@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,7 @@ def command_of(way: str, address: str, target: Path, *, size: int) -> list[str]:
         cuts = [size * n // 16 for n in range(17)]
         parts = [
             f'curl -sS --noproxy "*" -r {start}-{end - 1} -o "$1.{start}" "$2" &'
-            for start, end in zip(cuts, cuts[1:], strict=False)
+            for start, end in pairwise(cuts)
         ]
         return ["sh", "-c", "\n".join([*parts, "wait"]), "sh", out, address]
     hf = str(Path(sys.executable).with_name("hf"))

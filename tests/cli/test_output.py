@@ -117,6 +117,7 @@ def test_json_shows_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> Non
         "done": 512,
         "total": 2048,
         "unit": "bytes",
+        "within": "",
     }
 
 
