@@ -3,8 +3,9 @@
     python scripts/bench_download.py --size 2000 --rate 200 --connection-rate 25 --output raw.json
 
 Sizes in MB (10^6 bytes), rates in MB/s. Every way runs once a round, in turn, against the same
-server. `share` is the part of the limit that was reached from the first byte asked for to the end
-of the client, verification included where it has one.
+server. `share` is the part of the limit that was reached from the first request for bytes to the
+end of the client, verification included where it has one; `sending_share`, in brackets, that to the
+last byte that the server sent.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Row:
     cpu_per_gb: float
     mb_per_s: float
     share: float | None
+    sending_share: float | None
+    load: float
 
 
 def main() -> None:
@@ -65,7 +68,7 @@ def main() -> None:
     if arguments.output:
         arguments.output.write_text(json.dumps(report, indent=1) + "\n")
     for row in rows:
-        share = f"{row.share:6.1%}" if row.share is not None else "      "
+        share = f"{row.share:.1%} ({row.sending_share:.1%})" if row.share is not None else ""
         print(
             f"{row.way:12} {row.mb_per_s:7.1f} MB/s {share} wall {row.wall:6.2f} s"
             f"  cpu {row.cpu_per_gb:5.2f} s/GB"
@@ -92,14 +95,14 @@ def read_arguments() -> argparse.Namespace:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Be the server: print the addresses, then the time of the first request for each line read."""
+    """Be the server: print the addresses, then for each line read when it was first asked and last sent."""
     limit = [rate * MB if rate else None for rate in (arguments.rate, arguments.connection_rate)]
     with HubServer(rate=limit[0], connection_rate=limit[1]) as server:
         server.publish(REPOSITORY, {NAME: arguments.serve})
         print(json.dumps([server.root, server.address(REPOSITORY, NAME)]), flush=True)
         for _line in sys.stdin:
             times = [asked.time for asked in server.data_requests()]
-            print(json.dumps(min(times, default=0.0)), flush=True)
+            print(json.dumps([min(times, default=0.0), server.sent_at]), flush=True)
             server.asked.clear()
 
 
@@ -109,6 +112,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> list[Row]:
     with source.open("wb") as file:
         for _ in range(arguments.size):
             file.write(os.urandom(MB))
+        # Else writing it back would go on while the first client is timed.
+        os.fsync(file.fileno())
     command = [sys.executable, __file__, "--serve", str(source)]
     for option in ("rate", "connection_rate"):
         if value := getattr(arguments, option):
@@ -120,12 +125,13 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> list[Row]:
         assert server.stdout
         root, address = json.loads(server.stdout.readline())
 
-        def first_request() -> float:
+        def sending() -> list[float]:
             print("?", file=server.stdin, flush=True)
-            return float(json.loads(server.stdout.readline()))  # type: ignore[union-attr]
+            begin_and_end: list[float] = json.loads(server.stdout.readline())  # type: ignore[union-attr]
+            return begin_and_end
 
         rows = [
-            measure(way, number, arguments, folder, root, address, first_request)
+            measure(way, number, arguments, folder, root, address, sending)
             for number in range(arguments.rounds)
             for way in arguments.ways.split(",")
         ]
@@ -140,7 +146,7 @@ def measure(
     folder: Path,
     root: str,
     address: str,
-    first_request: Callable[[], float],
+    sending: Callable[[], list[float]],
 ) -> Row:
     """Run one client and check what it left."""
     target = folder / "out"
@@ -163,7 +169,8 @@ def measure(
     got = sum(path.stat().st_size for path in target.glob(f"{NAME}*"))
     assert got == arguments.size * MB, (way, got)
     shutil.rmtree(target)
-    transfer = end - first_request()
+    first, last = sending()
+    transfer = end - first
     speed = arguments.size / transfer
     print(f"{way} round {number}: {speed:.1f} MB/s", file=sys.stderr, flush=True)
     return Row(
@@ -176,6 +183,8 @@ def measure(
         cpu_per_gb=(usage.ru_utime + usage.ru_stime) / (arguments.size / 1000),
         mb_per_s=speed,
         share=speed / arguments.rate if arguments.rate else None,
+        sending_share=arguments.size / (last - first) / arguments.rate if arguments.rate else None,
+        load=os.getloadavg()[0],
     )
 
 

@@ -88,7 +88,7 @@ class HubServer:
     Attributes:
         token: Access token that private and gated repositories want.
         asked: Every request, in order.
-        served: Bytes of bodies that the file server sent.
+        served: Bytes of bodies that the file server sent, the last at `sent_at`.
         gated: Repositories that want their licence accepted, whatever the token.
         private: Repositories that are shown only with the token.
         direct: Serve files from the hub itself, without a redirect, as simple mirrors do.
@@ -101,6 +101,7 @@ class HubServer:
         self.token = f"hf_{secrets.token_hex(8)}"
         self.asked: list[Asked] = []
         self.served = 0
+        self.sent_at = 0.0
         self.gated: set[str] = set()
         self.private: set[str] = set()
         self.direct = False
@@ -226,6 +227,7 @@ class HubServer:
         """Add to the bytes served."""
         with self._lock:
             self.served += sent
+            self.sent_at = time.time()
 
 
 class _Server(ThreadingHTTPServer):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ggufcluster.core.download.extents import Span
 
-_LEAST_PART = 16 * MIB
+_LEAST_PART = 64 * MIB
 _MOST_PART = 256 * MIB
 # Each connection fetches several parts, so that none has much to do when others are done.
 _PARTS_EACH = 4

@@ -75,7 +75,7 @@ def test_every_byte_is_handed_out_once() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "connections", "size"),
-    [(1000, 16, 16 * MIB), (194 * GIB, 16, 256 * MIB), (4 * GIB, 16, 64 * MIB)],
+    [(1000, 16, 64 * MIB), (194 * GIB, 16, 256 * MIB), (8 * GIB, 16, 128 * MIB)],
 )
 def test_part_sizes(missing: int, connections: int, size: int) -> None:
     """Parts grow with what is to come, within limits."""
