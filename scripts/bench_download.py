@@ -59,8 +59,9 @@ def main() -> None:
         rows = run_all(arguments, folder)
     finally:
         shutil.rmtree(folder)
+    places = {"folder", "output", "serve"}
     report = {
-        "arguments": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items()},
+        "arguments": {k: v for k, v in vars(arguments).items() if k not in places},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
         "load": os.getloadavg(),
         "rows": [asdict(row) for row in rows],
@@ -95,7 +96,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Be the server: print the addresses, then for each line read when it was first asked and last sent."""
+    """Be the server: print the addresses, then for each line read when it began and ended."""
     limit = [rate * MB if rate else None for rate in (arguments.rate, arguments.connection_rate)]
     with HubServer(rate=limit[0], connection_rate=limit[1]) as server:
         server.publish(REPOSITORY, {NAME: arguments.serve})
