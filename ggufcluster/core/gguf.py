@@ -121,6 +121,23 @@ class GgufHeader:
         found = self.metadata.get(key)
         return None if found is None else found.value
 
+    def number(self, key: str) -> int:
+        """Return a key's whole number; raises ModelFileError if there is none."""
+        value = self.get(key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ModelFileError(f"has no {key}")
+        return value
+
+    def optional(self, key: str) -> int:
+        """Return a key's whole number, 0 if there is none."""
+        value = self.get(key)
+        return value if isinstance(value, int) else 0
+
+    def text(self, key: str) -> str | None:
+        """Return a key's text, None if there is none."""
+        value = self.get(key)
+        return value if isinstance(value, str) else None
+
     def tensor(self, name: str) -> TensorInfo | None:
         """Return one tensor's place, or None if the file does not have it."""
         return next((info for info in self.tensors if info.name == name), None)
