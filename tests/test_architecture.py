@@ -23,13 +23,13 @@ ROOT = Path(ggufcluster.__file__).parent
 
 # What each layer, and each module at the top, may import of ours.
 _ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+    "errors": {"errors"},
     "core": {"errors", "core"},
     "adapters": {"errors", "core", "adapters"},
     "resources": set(),
     "config": {"errors", "core"},
     "workflows": {"errors", "core", "adapters", "workflows", "resources"},
-    "testing": {"errors", "core", "adapters"},
+    "testing": {"errors", "core", "adapters", "testing"},
     "wiring": {"errors", "core", "adapters", "workflows", "config"},
     "cli": {"errors", "core", "workflows", "config", "resources", "wiring", "cli", "__init__"},
     "__init__": set(),
@@ -48,7 +48,7 @@ _IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 _SOLE_IMPORTERS: dict[str, str | tuple[str, ...]] = {
     "paramiko": "adapters/ssh/",
     "subprocess": "adapters/local.py",
-    "httpx": "adapters/http.py",
+    "httpx": "adapters/http/",
     "typer": "cli/",
     "rich": "cli/",
     "jinja2": "core/chat_template.py",
@@ -142,7 +142,7 @@ def test_the_core_reaches_nothing_outside() -> None:
         (module.path, name)
         for module in CORE
         for name in module.imports()
-        if name.partition(".")[0] in _IMPURE
+        if name.partition(".")[0] in _IMPURE and not name.startswith("urllib.parse.")
     }
     paths = {
         (module.path, name)

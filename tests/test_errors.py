@@ -72,6 +72,19 @@ EXAMPLES = [
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),
     errors.LoadStalledError(300.0, phase="loading M", log="/l"),
     errors.ProofError(("no layers", "no call")),
+    errors.TransferError("gave no answer", where="h:1", wait=None, status=None),
+    errors.OfflineError("2 files are missing", where="a/b"),
+    errors.AccessDeniedError("wants its licence accepted", where="a/b", gated=True),
+    errors.RepositoryMissingError("is not there", where="a/b"),
+    errors.RevisionMissingError("has no v2", where="a/b"),
+    errors.RevisionMovedError("belongs to commit c1", where="/m/x", ours="c1"),
+    errors.FileChoiceError("no Q9", where="a/b", choices=("Q4", "Q8")),
+    errors.UnsafeNameError("leaves the folder", where="../x"),
+    errors.ShardSetError("2 of 3 are missing", where="a/b"),
+    errors.RangesIgnoredError("sends all", where="h"),
+    errors.RemoteChangedError("has another size", where="x"),
+    errors.ChecksumError(where="x", expected="e1", got="g2", kept="/m/x.wrong"),
+    errors.DownloadBusyError("is in use by process 3", where="/m/x"),
     errors.ClusterBusyError("the head", holder="process 3"),
     errors.ClusterUnhealthyError(("a is dead", "b is frozen")),
 ]
@@ -83,7 +96,19 @@ def test_the_message_tells_all_that_the_error_carries(error: errors.GgufClusterE
     told = str(error)
     assert "\n" not in told
     for name, value in vars(error).items():
-        if name in {"log_tail", "excerpt", "stderr", "changed", "need", "have", "free", "seconds"}:
+        if name in {
+            "log_tail",
+            "excerpt",
+            "stderr",
+            "changed",
+            "need",
+            "have",
+            "free",
+            "seconds",
+            "status",
+            "wait",
+            "gated",
+        }:
             continue
         for text in value if isinstance(value, tuple) else (value,):
             assert str(text) in told, name

@@ -51,6 +51,20 @@ def _unhealthy(error: errors.GgufClusterError) -> str:
     return "run `ggufcluster up`: it starts the cluster anew"
 
 
+def _access(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.AccessDeniedError)
+    if error.gated:
+        return f"accept the terms at the page of {error.where}, then set HF_TOKEN to your token"
+    return "set HF_TOKEN to a token that may read it"
+
+
+def _moved(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.RevisionMovedError)
+    if error.ours is None:
+        return "move it away or choose another --dir; --restart replaces it"
+    return f"--revision {error.ours} goes on with the old one, --restart begins the new one"
+
+
 # Order matters: the first class that fits is taken, so leaves stand before their roots.
 _TABLE: tuple[
     tuple[type[errors.GgufClusterError], int, Callable[[errors.GgufClusterError], str]], ...
@@ -71,7 +85,7 @@ _TABLE: tuple[
     (errors.AuthenticationError, 21, _ssh_login),
     (errors.HostKeyError, 22, _host_key),
     (errors.CommandTimeoutError, 23, _text("check the load of that machine, then repeat")),
-    (errors.DiskFullError, 24, _text("make room there, then repeat; nothing was left behind")),
+    (errors.DiskFullError, 24, _text("make room there, then repeat the command")),
     (errors.RemoteCommandError, 25, _text("log in there and try the command by hand")),
     (errors.HostError, 26, _text("log in there and look")),
     (errors.WorkerAddressError, 30, _text("write workers as [user@]host[:ssh-port] or local:N")),
@@ -90,6 +104,20 @@ _TABLE: tuple[
     (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
     (errors.ProofError, 53, _proof),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
+    (errors.TransferError, 80, _text("check network and proxy; repeated, it goes on where it was")),
+    (errors.OfflineError, 81, _text("unset HF_HUB_OFFLINE, or copy the files there")),
+    (errors.AccessDeniedError, 82, _access),
+    (errors.RepositoryMissingError, 83, _text("check the name; a private one needs HF_TOKEN")),
+    (errors.RevisionMissingError, 84, _text("leave --revision away, or name one that is there")),
+    (errors.RevisionMovedError, 85, _moved),
+    (errors.FileChoiceError, 86, _text("choose with --quant NAME or --include 'GLOB'")),
+    (errors.UnsafeNameError, 87, _text("do not trust that repository")),
+    (errors.ShardSetError, 88, _text("choose another repository or revision, or tell its owner")),
+    (errors.RangesIgnoredError, 89, _text("set another HF_ENDPOINT, or another proxy")),
+    (errors.RemoteChangedError, 90, _text("repeat the command; what is still right is kept")),
+    (errors.ChecksumError, 91, _text("repeat the command; if it stays so, change HF_ENDPOINT")),
+    (errors.DownloadBusyError, 92, _text("wait for it, or end it")),
+    (errors.DownloadError, 93, _text("repeat the command; it goes on where it was")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
     (errors.ClusterUnhealthyError, 61, _unhealthy),
     (errors.GgufClusterError, 1, _text("")),

@@ -67,6 +67,10 @@ def test_every_exit_code_is_described() -> None:
         (errors.ProofError(("no tool call was parsed",)), 53, "--no-tool-check"),
         (errors.ProofError(("RPC0 holds 0 layers",)), 53, "logs head"),
         (errors.HeadError("x"), 54, "status"),
+        (errors.AccessDeniedError("x", where="a/b", gated=True), 82, "the page of a/b"),
+        (errors.AccessDeniedError("x", where="a/b", gated=False), 82, "HF_TOKEN"),
+        (errors.RevisionMovedError("x", where="f", ours="c1"), 85, "--revision c1"),
+        (errors.RevisionMovedError("x", where="f", ours=None), 85, "--restart replaces"),
         (errors.GgufClusterError("x"), 1, ""),
     ],
 )
@@ -114,7 +118,7 @@ README_MESSAGES = {
 
 def test_the_readme_tells_the_same_codes() -> None:
     """Each row of its trouble table that has an exit code has that of its error's class."""
-    text = (Path(errors.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    text = (Path(errors.__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*?) \((\d+)\) \|", text, re.MULTILINE)
     codes = {kind: code for kind, code, _ in _TABLE}
     told = {words: int(code) for row, code in rows for words in README_MESSAGES if words in row}

@@ -1,4 +1,4 @@
-"""Stand-ins for the outside world, for our tests and for those of users."""
+"""A host that answers from a list."""
 
 from __future__ import annotations
 

@@ -34,18 +34,45 @@
     │   ├── HeadStartError          llama-server ended while starting
     │   ├── LoadStalledError        loading made no progress
     │   └── ProofError              the running cluster is not what was asked for
+    ├── DownloadError
+    │   ├── TransferError           a server cannot be reached, refuses or breaks off
+    │   ├── OfflineError            the network is switched off and something is missing
+    │   ├── AccessDeniedError       a gated repository, or a token that does not open it
+    │   ├── RepositoryMissingError  no such repository, or a private one
+    │   ├── RevisionMissingError    no such branch, tag or commit
+    │   ├── RevisionMovedError      what is here belongs to another commit
+    │   ├── FileChoiceError         no such quantisation or file, or more than one
+    │   ├── UnsafeNameError         a published name would leave the folder
+    │   ├── ShardSetError           the shards are not one complete set
+    │   ├── RangesIgnoredError      the server sends whole files instead of parts
+    │   ├── RemoteChangedError      the published file changed meanwhile
+    │   ├── ChecksumError           the bytes are not the published ones
+    │   └── DownloadBusyError       another process downloads the same file
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
 
 Errors carry data as attributes; ``str()`` says what failed and where. What to do next and the exit
-code belong to the command line (``ggufcluster/cli/explain.py``).
+code belong to the command line (``ggufcluster/cli/explain.py``). This page shows the whole tree; a
+branch with many leaves has a module of its own.
 """
 
 from __future__ import annotations
 
-
-class GgufClusterError(Exception):
-    """Root of all errors that ggufcluster raises on purpose."""
+from ggufcluster.errors.download import AccessDeniedError as AccessDeniedError
+from ggufcluster.errors.download import ChecksumError as ChecksumError
+from ggufcluster.errors.download import DownloadBusyError as DownloadBusyError
+from ggufcluster.errors.download import DownloadError as DownloadError
+from ggufcluster.errors.download import FileChoiceError as FileChoiceError
+from ggufcluster.errors.download import OfflineError as OfflineError
+from ggufcluster.errors.download import RangesIgnoredError as RangesIgnoredError
+from ggufcluster.errors.download import RemoteChangedError as RemoteChangedError
+from ggufcluster.errors.download import RepositoryMissingError as RepositoryMissingError
+from ggufcluster.errors.download import RevisionMissingError as RevisionMissingError
+from ggufcluster.errors.download import RevisionMovedError as RevisionMovedError
+from ggufcluster.errors.download import ShardSetError as ShardSetError
+from ggufcluster.errors.download import TransferError as TransferError
+from ggufcluster.errors.download import UnsafeNameError as UnsafeNameError
+from ggufcluster.errors.root import GgufClusterError as GgufClusterError
 
 
 class ConfigError(GgufClusterError):

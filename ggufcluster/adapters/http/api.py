@@ -1,4 +1,4 @@
-"""Talk to llama-server; the only import of httpx."""
+"""Talk to llama-server."""
 
 from __future__ import annotations
 

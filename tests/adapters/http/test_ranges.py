@@ -1,0 +1,166 @@
+"""Byte ranges of remote files, from a server that misbehaves on demand."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ggufcluster.adapters.http import RangeClient, RemoteFile, open_remote, read_range
+from ggufcluster.core.gguf import read_header
+from ggufcluster.core.secret import Secret
+from ggufcluster.errors import RangesIgnoredError, RemoteChangedError, TransferError
+from ggufcluster.testing import Fault, HubServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DATA = bytes(range(256)) * 40
+REPO = "me/model"
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """A hub with one file."""
+    with HubServer() as server:
+        server.publish(REPO, {"a.gguf": DATA})
+        yield server
+
+
+@pytest.fixture
+def url(hub: HubServer) -> str:
+    """The signed address of that file."""
+    return hub.address(REPO, "a.gguf")
+
+
+@pytest.fixture
+def client() -> Iterator[RangeClient]:
+    """A client that waits a short time only."""
+    with RangeClient(read_seconds=0.3) as opened:
+        yield opened
+
+
+def test_a_range_is_read(url: str) -> None:
+    """Exactly the bytes asked for come back, fewer at the end of the file."""
+    assert read_range(url, 100, 50) == DATA[100:150]
+    assert read_range(url, len(DATA) - 10, 50) == DATA[-10:]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("short", after=3),
+        Fault("reset", after=3),
+        Fault("stall", after=3),
+        Fault("status", status=503),
+        Fault("status", status=429, headers={"Retry-After": "0"}),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
+def test_what_may_pass_is_tried_again(
+    hub: HubServer, url: str, client: RangeClient, fault: Fault
+) -> None:
+    """A broken, silent or busy connection is replaced by another and no byte is lost."""
+    hub.fail(fault)
+    assert client.read(url, 5, 1000) == (DATA[5:1005], len(DATA))
+    assert len(hub.data_requests()) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_a_refusal_is_not_tried_again(hub: HubServer, url: str, status: int) -> None:
+    """What will not pass is reported at once, with its status and the host, not the signature."""
+    hub.fail(Fault("status", times=None, status=status))
+    with pytest.raises(TransferError, match=str(status)) as caught:
+        read_range(url, 0, 10)
+    assert caught.value.status == status
+    assert "Signature" not in str(caught.value)
+    assert len(hub.data_requests()) == 1
+
+
+def test_a_server_without_ranges_is_refused(hub: HubServer, url: str) -> None:
+    """A whole file is no part, and is not read to its end."""
+    hub.fail(Fault("whole", times=None))
+    with pytest.raises(RangesIgnoredError):
+        read_range(url, 10, 10)
+
+
+@pytest.mark.parametrize("kind", ["shifted", "resized"])
+def test_other_bytes_than_asked_for_are_refused(
+    hub: HubServer, url: str, client: RangeClient, kind: str
+) -> None:
+    """An answer that holds other bytes, or comes from a file of another size, is not used."""
+    hub.fail(Fault(kind))
+    with (
+        pytest.raises(RemoteChangedError),
+        client.open_range(url, 10, 20, total=len(DATA)) as body,
+    ):
+        b"".join(body.chunks())
+
+
+def test_nobody_there(client: RangeClient, free_port: int) -> None:
+    """A refused connection is told with its host."""
+    with (
+        pytest.raises(TransferError, match=f"127.0.0.1:{free_port}"),
+        client.open_range(f"http://127.0.0.1:{free_port}/x", 0, 1),
+    ):
+        pass
+
+
+def test_the_token_stays_with_its_origin(hub: HubServer) -> None:
+    """The hub sees the token, the file server that it leads to does not."""
+    token = Secret(hub.token)
+    hub.private.add(REPO)
+    address = f"{hub.root}/{REPO}/resolve/main/a.gguf"
+
+    assert read_range(address, 0, 4, token=token, token_for=hub.root) == DATA[:4]
+    read_range(hub.address(REPO, "a.gguf"), 0, 4, token=token, token_for=hub.root)
+
+    seen = [(asked.origin, asked.headers.get("authorization")) for asked in hub.asked]
+    assert seen == [("hub", f"Bearer {hub.token}"), ("files", None), ("files", None)]
+
+
+def test_identity_encoding_is_asked_for(hub: HubServer, url: str) -> None:
+    """Packed answers would shift every offset."""
+    read_range(url, 0, 1)
+    assert hub.asked[0].headers["accept-encoding"] == "identity"
+
+
+def test_a_remote_file_reads_like_a_local_one(url: str, client: RangeClient) -> None:
+    """Reads and seeks over the edges of blocks give what a local file gives."""
+    local = io.BytesIO(DATA)
+    remote = io.BufferedReader(RemoteFile(client, url, block=700))
+    for offset, whence, length in [
+        (0, 0, 5),
+        (690, 0, 30),
+        (-20, 2, 50),
+        (3000, 0, 5000),
+        (9, 1, 1),
+    ]:
+        assert remote.seek(offset, whence) == local.seek(offset, whence)
+        assert remote.read(length) == local.read(length)
+        assert remote.tell() == local.tell()
+
+
+def test_a_header_is_read_by_ranges(
+    hub: HubServer, client: RangeClient, toys: dict[str, Path]
+) -> None:
+    """The header of a remote GGUF equals that of the local one, and the weights are not fetched."""
+    toy = toys["random"]
+    hub.publish(REPO, {"t.gguf": toy})
+    size = toy.stat().st_size
+    with open_remote(client, hub.address(REPO, "t.gguf")) as stream:
+        remote = read_header(stream, size=size, path="remote")
+    with toy.open("rb") as file:
+        assert remote == read_header(file, size=size, path="remote")
+    assert hub.served < size
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(hub: HubServer, client: RangeClient) -> None:
+    """Blocks of two versions are never mixed."""
+    remote = RemoteFile(client, hub.address(REPO, "a.gguf"), block=100)
+    hub.fail(Fault("resized"))
+    remote.seek(5000)
+    with pytest.raises(RemoteChangedError):
+        remote.readinto(memoryview(bytearray(10)))
