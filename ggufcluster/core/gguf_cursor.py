@@ -16,7 +16,7 @@ from ggufcluster.errors import ModelFileError, TruncatedModelError
 # 20 MB; a few converters add the tokenizer's own file as one string of 33 MB.
 MAX_HEADER_BYTES = 128 << 20
 MAX_STRING_BYTES = 64 << 20
-MAX_STRINGS = 1 << 21
+MAX_STRINGS = 1 << 20
 MAX_ARRAY_ELEMENTS = 1 << 24
 
 # What is kept in memory; beyond that, values are passed over.
