@@ -159,6 +159,11 @@ class Cursor:
         raise TruncatedModelError(have=have, need=have + missing, path=self._path)
 
 
+def plain(text: str) -> str:
+    """Return a text of the file fit for a terminal: without control characters, and not long."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])
+
+
 def shown(name: str) -> str:
     """Quote a name of the file for a message: without control characters, and not too long."""
     return repr(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ggufcluster.core.chat_template import template_kind
 from ggufcluster.core.ggml_types import CPU_ONLY_TYPES, MATRIX_TYPES, TensorType
 from ggufcluster.core.gguf import SkippedArray
-from ggufcluster.core.gguf_cursor import shown
+from ggufcluster.core.gguf_cursor import plain, shown
 from ggufcluster.core.m3_tensors import check_m3
 from ggufcluster.core.model import M3_ARCHITECTURE, ModelFacts, ModelKind, layer_of, read_facts
 from ggufcluster.core.shards import check_set
@@ -183,7 +183,8 @@ def _tokenizer(first: GgufHeader) -> TokenizerFacts | None:
     entries = len(tokens) if isinstance(tokens, tuple) else 0
     if isinstance(tokens, SkippedArray):
         entries = tokens.count
-    return TokenizerFacts(model, first.text("tokenizer.ggml.pre") or "default", entries)
+    pre = first.text("tokenizer.ggml.pre") or "default"
+    return TokenizerFacts(plain(model), plain(pre), entries)
 
 
 def _templates(first: GgufHeader) -> Iterator[TemplateFacts]:
@@ -193,7 +194,7 @@ def _templates(first: GgufHeader) -> Iterator[TemplateFacts]:
         # llama.cpp knows two names; the second one serves requests that bring tools.
         if text is not None:
             used = name in {"default", "tool_use"}
-            yield TemplateFacts(name, template_kind(text), len(text), used)
+            yield TemplateFacts(plain(name), template_kind(text), len(text), used)
 
 
 def _warnings(facts: ModelFacts, shards: Sequence[Shard]) -> Iterator[str]:

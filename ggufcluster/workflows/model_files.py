@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ggufcluster.adapters.http import RangeClient, RemoteFile
 from ggufcluster.core.gguf import read_header
-from ggufcluster.core.gguf_cursor import FIRST_CHUNK_BYTES
+from ggufcluster.core.gguf_cursor import FIRST_CHUNK_BYTES, ByteSource
 from ggufcluster.core.shards import Shard
+from ggufcluster.core.units import size_text
 from ggufcluster.errors import ModelMissingError
 from ggufcluster.workflows.events import Finished, Progress, Started, Workflow
 
@@ -17,24 +20,30 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from ggufcluster.core.gguf_cursor import ByteSource
-
 _LABEL = "Reading headers"
 
 
-class ModelFile(Protocol):
-    """One file of a model, wherever it is.
+class OpenFile(ByteSource, Protocol):
+    """A file that is read forwards."""
 
-    Attributes:
-        path: Its name for people.
-    """
+    @property
+    def size(self) -> int:
+        """Length of the whole file in bytes."""
+
+    @property
+    def fetched(self) -> int:
+        """Bytes that came over the network so far."""
+
+
+class ModelFile(Protocol):
+    """One file of a model, wherever it is."""
 
     @property
     def path(self) -> str:
         """Name for people."""
 
-    def open(self) -> AbstractContextManager[tuple[ByteSource, int]]:
-        """Open it for reading forwards; gives the stream and the length of the file in bytes."""
+    def open(self) -> AbstractContextManager[OpenFile]:
+        """Open it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +57,9 @@ class LocalFile:
         """Where it is."""
         return str(self.place)
 
-    def open(self) -> _Opened:
-        """Open it."""
-        return _Opened(self.place.open("rb", buffering=0), self.place.stat().st_size)
+    def open(self) -> AbstractContextManager[OpenFile]:
+        """Open it; raises OSError."""
+        return _LocalStream(self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +76,21 @@ class FarFile:
     url: str
     path: str
 
-    def open(self) -> _Opened:
-        """Open it; little is fetched at first, and more with each further request."""
-        remote = RemoteFile(self.client, self.url, block=FIRST_CHUNK_BYTES)
-        return _Opened(remote, remote.size)
+    def open(self) -> AbstractContextManager[OpenFile]:
+        """Open it: little is fetched at first, more with each further request.
+
+        Raises:
+            DownloadError: The server does not give ranges of it.
+        """
+        return RemoteFile(self.client, self.url, block=FIRST_CHUNK_BYTES)
 
 
-class _Opened:
-    """A stream to close, with the length of its file."""
+class _LocalStream(io.FileIO):
+    fetched = 0
 
-    def __init__(self, stream: BinaryIO | RemoteFile, size: int) -> None:
-        self._stream = stream
-        self._size = size
-
-    def __enter__(self) -> tuple[ByteSource, int]:
-        return self._stream, self._size
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stream.close()
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fileno()).st_size
 
 
 def read_shards(files: Sequence[ModelFile]) -> Workflow[list[Shard]]:
@@ -97,19 +103,16 @@ def read_shards(files: Sequence[ModelFile]) -> Workflow[list[Shard]]:
         DownloadError: A server does not give what was asked for.
     """
     yield Started(_LABEL)
-    shards = []
+    shards, fetched = [], 0
     for done, file in enumerate(files):
         yield Progress(_LABEL, done, len(files))
-        shards.append(read_shard(file))
-    yield Finished(_LABEL, f"{len(files)} {'file' if len(files) == 1 else 'files'}")
+        with file.open() as stream:
+            header = read_header(stream, size=stream.size, path=file.path)
+            shards.append(Shard(file.path, stream.size, header))
+            fetched += stream.fetched
+    count = f"{len(files)} {'file' if len(files) == 1 else 'files'}"
+    yield Finished(_LABEL, f"{count}, {size_text(fetched)} fetched" if fetched else count)
     return shards
-
-
-def read_shard(file: ModelFile) -> Shard:
-    """Read the header of one file; errors as `read_shards` has them."""
-    with file.open() as (stream, size):
-        header = read_header(stream, size=size, path=file.path)
-    return Shard(file.path, size, header)
 
 
 def require_files(paths: Sequence[Path]) -> None:
