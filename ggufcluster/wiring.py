@@ -13,10 +13,19 @@ from ggufcluster.adapters.ports import try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
+from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.secret import Secret
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
-from ggufcluster.workflows.inspect import far_files, is_address, local_files
+from ggufcluster.workflows.inspect import (
+    far_files,
+    is_address,
+    is_repository,
+    local_files,
+    split_address,
+)
+from ggufcluster.workflows.originals import FarOriginals, LocalOriginals
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
@@ -27,9 +36,9 @@ if TYPE_CHECKING:
     from ggufcluster.adapters.http import Api
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
-    from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import SshWorker
     from ggufcluster.workflows.model_files import ModelFile
+    from ggufcluster.workflows.originals import Originals
 
 
 class World:
@@ -100,6 +109,25 @@ def model_files(target: str | None) -> Iterator[Sequence[ModelFile]]:
             yield far_files(client, target)
     else:
         yield local_files(target, Path(paths_from_env(os.environ).models))
+
+
+@contextmanager
+def open_originals(place: str | None, *, revision: str) -> Iterator[Originals]:
+    """Open an original model: a folder of this machine, an address, or a repository of the hub."""
+    if place is not None and (is_address(place) or not is_repository(place)):
+        if not is_address(place):
+            yield LocalOriginals(Path(place).expanduser())
+            return
+        split_address(place)
+        with RangeClient() as client:
+            yield FarOriginals(client, place, revision, name=place)
+        return
+    repository = place or ORIGINAL
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    token = Secret(os.environ["HF_TOKEN"]) if os.environ.get("HF_TOKEN") else None
+    with RangeClient(token=token, token_for=hub) as client:
+        base = f"{hub}/{repository}/resolve/{{revision}}"
+        yield FarOriginals(client, base, revision, name=repository, token=token)
 
 
 def build_request(settings: Settings) -> BuildRequest:

@@ -201,7 +201,7 @@ def _warnings(facts: ModelFacts, shards: Sequence[Shard]) -> Iterator[str]:
     if facts.kind is ModelKind.M3_DENSE:
         yield (
             f"{facts.name} has no indexer tensors: it can only run with dense attention,"
-            " which is slower the longer the context"
+            " which is slower the longer the context; `ggufcluster graft-indexer` adds them"
         )
     for shard in shards:
         if shard.surplus:

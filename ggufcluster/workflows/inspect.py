@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ggufcluster.core.inspection import Inspection, inspect_model
 from ggufcluster.core.model import shard_names
@@ -68,8 +68,12 @@ def local_files(target: str | None, models: Path) -> list[LocalFile]:
 
 
 def far_files(client: RangeClient, address: str) -> list[FarFile]:
-    """Return the files of the set that the file at an address belongs to."""
-    parts = urlsplit(address)
+    """Return the files of the set that the file at an address belongs to.
+
+    Raises:
+        ModelMissingError: It is no address.
+    """
+    parts = split_address(address)
     folder, slash, name = parts.path.rpartition("/")
     host = parts.netloc.rpartition("@")[2]
     found = []
@@ -77,6 +81,14 @@ def far_files(client: RangeClient, address: str) -> list[FarFile]:
         path = f"{folder}{slash}{quote(member)}"
         found.append(FarFile(client, urlunsplit(parts._replace(path=path)), f"{host}{path}"))
     return found
+
+
+def split_address(address: str) -> SplitResult:
+    """Take an address apart; raises ModelMissingError if it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise ModelMissingError(f"is no address: {error}", path=address) from error
 
 
 def _only_model(folder: Path) -> Path:

@@ -90,6 +90,12 @@ def test_names_of_people_hold_no_password() -> None:
     assert file.url == "https://me:secret@example.org/a/b%20c.gguf?token=x"
 
 
+def test_half_an_address_is_told() -> None:
+    """What cannot be taken apart is an error of ours."""
+    with RangeClient() as client, pytest.raises(ModelMissingError, match="is no address"):
+        far_files(client, "http://[::1/m.gguf")
+
+
 @pytest.mark.parametrize(
     ("target", "answer"),
     [
