@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, engine, graft, inspect, settings, toy
+from ggufcluster.cli import cluster, download, engine, graft, inspect, settings, toy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -43,6 +43,7 @@ def top(
 
 cluster.register(app)
 engine.register(app)
+download.register(app)
 inspect.register(app)
 graft.register(app)
 toy.register(app)

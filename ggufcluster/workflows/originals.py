@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
+from ggufcluster.adapters.addresses import Address
 from ggufcluster.adapters.http import RangeClient, fetch_small
 from ggufcluster.core.graft import INDEX, SINGLE, original_names, weight_files
+from ggufcluster.core.http_answers import same_origin
 from ggufcluster.core.safetensors import LENGTH_BYTES, StoredTensor, header_length, read_tensors
 from ggufcluster.errors import GraftError, TransferError
 
@@ -15,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ggufcluster.core.secret import Secret
+    from ggufcluster.adapters.hub import Hub
+    from ggufcluster.core.download.listing import Listing
 
 _SMALL_BYTES = 64 << 20
 _MISSING = 404
@@ -58,42 +62,72 @@ class LocalOriginals:
             return stream.read(length)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FarOriginals:
-    """A folder on a server; after the first file from a hub its commit stays the same.
+    """A folder on a server.
 
     Attributes:
         client: Connection that gives ranges.
-        base: Address of the folder; ``{revision}`` in it stands for the revision.
-        revision: Branch, tag or commit.
-        name: Name for people.
-        token: Access token of the hub, if any.
+        name: Its address.
     """
 
     client: RangeClient
-    base: str
-    revision: str
     name: str
-    token: Secret | None = None
 
     def small(self, file: str) -> bytes | None:
         """Fetch a small file whole; raises TransferError."""
         try:
-            found = fetch_small(self._address(file), limit=_SMALL_BYTES, token=self.token)
+            return fetch_small(self._address(file), limit=_SMALL_BYTES)
         except TransferError as error:
             if error.status == _MISSING:
                 return None
             raise
-        self.revision = found.commit or self.revision
-        return found.data
 
     def part(self, file: str, start: int, length: int) -> bytes:
         """Fetch bytes of a file; raises DownloadError."""
         return self.client.read(self._address(file), start, length)[0]
 
     def _address(self, file: str) -> str:
-        base = self.base.replace("{revision}", quote(self.revision, safe=""))
-        return f"{base.rstrip('/')}/{quote(file)}"
+        return f"{self.name.rstrip('/')}/{quote(file)}"
+
+
+class HubOriginals:
+    """A repository of the hub, at one commit; what is in the hub's cache is read there.
+
+    Args:
+        hub: The hub.
+        client: Connection that gives ranges, with the hub's token.
+        listing: What the repository publishes.
+    """
+
+    def __init__(self, hub: Hub, client: RangeClient, listing: Listing) -> None:
+        self.name = listing.repository
+        self._hub = hub
+        self._client = client
+        self._listing = listing
+        self._files = {file.path: file for file in listing.files}
+        self._addresses: dict[str, Address] = {}
+
+    def small(self, file: str) -> bytes | None:
+        """Return a small file whole, None if there is none; raises DownloadError."""
+        if file not in self._files:
+            return None
+        if cached := self._hub.cached(self._listing, self._files[file]):
+            return cached.read_bytes()
+        url = self._hub.address(self._listing, self._files[file])
+        token = self._hub.token if same_origin(url, self._hub.endpoint) else None
+        return fetch_small(url, limit=_SMALL_BYTES, token=token)
+
+    def part(self, file: str, start: int, length: int) -> bytes:
+        """Return bytes of a file; raises DownloadError."""
+        published = self._files.get(file)
+        if published is None:
+            raise GraftError(f"has no {file}", path=self.name)
+        if cached := self._hub.cached(self._listing, published):
+            return LocalOriginals(cached.parent).part(cached.name, start, length)
+        resolve = partial(self._hub.address, self._listing, published)
+        address = self._addresses.setdefault(file, Address(resolve))
+        return self._client.read(address.current(), start, length)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
 
+from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.cli.app import app
+from ggufcluster.core.secret import Secret
 from ggufcluster.core.toy_original import INDEX, original_files, without_indexer
 from ggufcluster.testing import HubServer
 from tests.workflows.tiny_model import tiny_m3
@@ -44,12 +46,12 @@ def test_an_original_in_a_folder(tmp_path: Path) -> None:
 def test_a_private_repository_of_another_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Endpoint and token come from the environment; the token goes to the hub only."""
+    """The token goes to the hub only, not to where it sends us."""
     with HubServer(prefix="/mirror") as hub:
         hub.publish("org/m", original_files(tiny_m3()), plain=("config.json", INDEX))
         hub.private.add("org/m")
-        monkeypatch.setenv("HF_ENDPOINT", hub.root)
-        monkeypatch.setenv("HF_TOKEN", hub.token)
+        mirror = HuggingFaceHub(endpoint=hub.root, token=Secret(hub.token), cache=tmp_path)
+        monkeypatch.setattr("ggufcluster.wiring.open_hub", lambda: mirror)
         told = call(
             str(dense(tmp_path)), "--from", "org/m", "--dir", str(tmp_path / "new"), "--json"
         )

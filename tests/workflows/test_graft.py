@@ -5,23 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ggufcluster.adapters.http import RangeClient
+from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.core.gguf import read_header
 from ggufcluster.core.gguf_write import GgufModel
 from ggufcluster.core.model import ModelKind
 from ggufcluster.core.toy_original import FILES, INDEX, original_files, without_indexer
-from ggufcluster.errors import DiskFullError, DownloadError, GraftError, TransferError
+from ggufcluster.errors import DiskFullError, DownloadError, GraftError
 from ggufcluster.testing import Fault, HubServer
 from ggufcluster.workflows import graft as module
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.graft import graft_indexer
 from ggufcluster.workflows.models import judge_model, shard_paths
-from ggufcluster.workflows.originals import FarOriginals, LocalOriginals
+from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
 from tests.core.test_shards import split
 from tests.workflows.tiny_model import tiny_m3
 
@@ -141,36 +143,56 @@ def hub() -> Iterator[HubServer]:
         yield server
 
 
-def test_of_a_far_original_only_the_indexer_is_fetched(old: list[Path], hub: HubServer) -> None:
-    """Headers, indexer and two norms come over the network, of one commit, and nothing else."""
-    base = f"{hub.root}/org/m/resolve/{{revision}}"
+@contextmanager
+def far(server: HubServer, cache: Path) -> Iterator[HubOriginals]:
+    """Open the original on the hub."""
+    hub = HuggingFaceHub(endpoint=server.root, cache=cache)
     with RangeClient() as client:
-        first = drain(graft_indexer(old[0], FarOriginals(client, base, "main", "org/m"), None))
+        yield HubOriginals(hub, client, hub.listing("org/m", "main"))
+
+
+def test_of_a_far_original_only_the_indexer_is_fetched(
+    old: list[Path], hub: HubServer, tmp_path: Path
+) -> None:
+    """Headers, indexer and two norms come over the network, of one commit, and nothing else."""
+    with far(hub, tmp_path / "cache") as originals:
+        hub.publish("org/m", {"config.json": b"{}"})  # the branch moves meanwhile
+        first = drain(graft_indexer(old[0], originals, None))
     assert contents(shard_paths(first)) == {tensor.name: tensor.data for tensor in WHOLE.tensors}
     wanted = sum(len(data) for data in original_files(WHOLE).values())
     assert hub.served <= wanted
-    asked = [request.path for request in hub.asked if request.origin == "hub"]
-    assert [path for path in asked[1:] if "/resolve/main/" in path] == []
+    resolved = [asked for asked in hub.asked if "/resolve/" in asked.path]
+    assert len(resolved) == 4
+
+
+def test_an_address_will_do(old: list[Path], hub: HubServer) -> None:
+    """Any folder on a server that gives ranges is read as well."""
+    with RangeClient() as client:
+        originals = FarOriginals(client, f"{hub.root}/org/m/resolve/main/")
+        first = drain(graft_indexer(old[0], originals, None))
+    assert contents(shard_paths(first)) == {tensor.name: tensor.data for tensor in WHOLE.tensors}
 
 
 @pytest.mark.parametrize("kind", ["status", "whole"])
 def test_a_far_original_that_fails_leaves_nothing(
-    old: list[Path], hub: HubServer, kind: str
+    old: list[Path], hub: HubServer, tmp_path: Path, kind: str
 ) -> None:
     """Whatever goes wrong with the network, no folder and no partial one is left."""
     hub.fail(Fault(kind, times=None, status=403, match=FILES[1]))
-    base = f"{hub.root}/org/m/resolve/{{revision}}"
     names = left_over(old[0].parent)
-    with RangeClient() as client, pytest.raises(DownloadError):
-        drain(graft_indexer(old[0], FarOriginals(client, base, "main", "org/m"), None))
+    with far(hub, tmp_path / "cache") as originals, pytest.raises(DownloadError):
+        drain(graft_indexer(old[0], originals, None))
     assert left_over(old[0].parent) == names
 
 
-def test_a_missing_repository_is_told(old: list[Path], hub: HubServer) -> None:
-    """The hub's refusal is the error."""
-    base = f"{hub.root}/org/none/resolve/{{revision}}"
-    with RangeClient() as client, pytest.raises(TransferError, match="401"):
-        drain(graft_indexer(old[0], FarOriginals(client, base, "main", "org/none"), None))
+def test_another_repository_is_told(old: list[Path], hub: HubServer, tmp_path: Path) -> None:
+    """One without the original's files is no original."""
+    hub.publish("org/m", {"model.gguf": b"x"})
+    with (
+        far(hub, tmp_path / "cache") as originals,
+        pytest.raises(GraftError, match=r"org/m: has no config\.json: not an original model"),
+    ):
+        drain(graft_indexer(old[0], originals, None))
 
 
 def damage(folder: Path, what: str) -> None:

@@ -2,14 +2,13 @@
 
 from ggufcluster.adapters.http.api import Api, HttpApi
 from ggufcluster.adapters.http.ranges import RangeClient, RemoteFile, open_remote, read_range
-from ggufcluster.adapters.http.small_files import SmallFile, fetch_small
+from ggufcluster.adapters.http.small_files import fetch_small
 
 __all__ = [
     "Api",
     "HttpApi",
     "RangeClient",
     "RemoteFile",
-    "SmallFile",
     "fetch_small",
     "open_remote",
     "read_range",

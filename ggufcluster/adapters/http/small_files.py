@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
@@ -16,15 +15,7 @@ if TYPE_CHECKING:
 _SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class SmallFile:
-    """A file's bytes; `commit` is the revision that a hub says they are of, or None."""
-
-    data: bytes
-    commit: str | None
-
-
-def fetch_small(url: str, *, limit: int, token: Secret | None = None) -> SmallFile:
+def fetch_small(url: str, *, limit: int, token: Secret | None = None) -> bytes:
     """Fetch a file of at most `limit` bytes; the token goes to the origin of `url` only.
 
     Raises:
@@ -45,8 +36,7 @@ def fetch_small(url: str, *, limit: int, token: Secret | None = None) -> SmallFi
                 data += chunk
                 if len(data) > limit:
                     raise TransferError(f"{_name(url)} has more than {limit:,} bytes", where=host)
-            told = (step.headers.get("x-repo-commit") for step in (*answer.history, answer))
-            return SmallFile(bytes(data), next(filter(None, told), None))
+            return bytes(data)
     except httpx.HTTPError as error:
         raise TransferError(str(error) or type(error).__name__, where=host) from error
     except httpx.InvalidURL as error:
