@@ -79,6 +79,8 @@ def test_a_dense_m3_comes_with_a_note(tmp_path: Path) -> None:
     lines = call(str(path))
     assert "dense: no indexer" in lines
     assert "note: Tiny has no indexer tensors" in lines
+    assert "`ggufcluster graft-indexer`" in lines
+    assert max(map(len, lines.splitlines())) <= 80
     assert "none: llama.cpp would guess one" in lines
 
 
