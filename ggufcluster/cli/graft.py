@@ -55,3 +55,6 @@ def graft_indexer(
         output.data({"model": str(first)})
         return
     output.line(f"{first}")
+    if not quiet:
+        output.heading("Start it:")
+        output.line(f"  ggufcluster up --model {first}")

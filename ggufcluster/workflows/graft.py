@@ -10,6 +10,7 @@ from ggufcluster.adapters.files import (
     disk_full_as_error,
     new_partial_folder,
     publish,
+    remove_stale_partials,
     remove_tree,
     require_space,
     sync_folder,
@@ -103,6 +104,7 @@ def graft_indexer(first: Path, originals: Originals, folder: Path | None) -> Wor
     if folder.exists():
         raise GraftError("is there already", path=str(folder))
     require_space(folder, plan.new_bytes)
+    remove_stale_partials(folder.parent)
     partial = new_partial_folder(folder)
     try:
         with disk_full_as_error(folder.parent, need=plan.new_bytes):

@@ -252,6 +252,15 @@ def test_an_unfit_original_is_told_and_leaves_nothing(
     assert left_over(old[0].parent) == names
 
 
+def test_what_a_killed_run_left_is_removed(old: list[Path], originals: LocalOriginals) -> None:
+    """The next run clears the folder of a process that no longer lives."""
+    stale = old[0].with_name(".partial-m-indexer-4194305")  # above the highest process number
+    stale.mkdir()
+    (stale / "x.gguf").touch()
+    drain(graft_indexer(old[0], originals, None))
+    assert not stale.exists()
+
+
 def test_nothing_is_written_over(old: list[Path], originals: LocalOriginals) -> None:
     """A folder of that name stays as it is."""
     folder = old[0].with_name("m-indexer")
