@@ -15,6 +15,7 @@ from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
 from ggufcluster.workflows.inspect import (
@@ -26,6 +27,7 @@ from ggufcluster.workflows.inspect import (
     local_files,
     split_address,
 )
+from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.secret import Secret
-    from ggufcluster.core.worker_address import SshWorker
     from ggufcluster.workflows.model_files import ModelFile
     from ggufcluster.workflows.originals import Originals
 
@@ -171,6 +172,19 @@ def open_hub() -> Hub:
     from ggufcluster.adapters.hub import HuggingFaceHub  # noqa: PLC0415 - only downloads need it
 
     return HuggingFaceHub()
+
+
+def available_memory(settings: Settings) -> dict[str, int]:
+    """Return the free memory of this machine and of each worker's, in bytes, by name.
+
+    A machine counts once, however it is called. Raises `HostError`.
+    """
+    targets = [parse_worker(text) for text in settings["workers.hosts"]]
+    with world(settings) as outside:
+        far = [outside.connect(target) for target in targets if isinstance(target, SshWorker)]
+        machines = [survey(remote) for remote in (outside.local, *far)]
+    by_id = {machine.facts.machine_id: machine for machine in reversed(machines)}
+    return {m.name: m.facts.memory_available for m in reversed(by_id.values())}
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -67,7 +67,8 @@ def main() -> None:
         share = f"{row.share:6.1%}" if row.share is not None else "      "
         print(
             f"{row.way:12} {row.mb_per_s:7.1f} MB/s {share} wall {row.wall:6.2f} s"
-            f"  cpu {row.cpu_per_gb:5.2f} s/GB (user {row.cpu_user:.2f}, system {row.cpu_system:.2f})"
+            f"  cpu {row.cpu_per_gb:5.2f} s/GB"
+            f" (user {row.cpu_user:.2f}, system {row.cpu_system:.2f})"
         )
 
 

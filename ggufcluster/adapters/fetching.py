@@ -83,12 +83,15 @@ class Fetch:
         missing = sum(end - start for spans in gaps for start, end in spans)
         self.part_bytes = policy.part_bytes or part_size(missing, policy.connections)
         self._schedule = Schedule(gaps, part_bytes=self.part_bytes, least_split=policy.least_split)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # claims come and go
+        self._room = threading.Condition(lock)  # bytes became safe on disk
+        self._pressed = threading.Event()  # somebody waits for room
         self._stop = threading.Event()
         self._news = threading.Event()
         self._received = 0
         self._in_flight = 0
-        self._is_pressed = False
+        self._waiting = 0
         self._error: BaseException | None = None
         self.resume_at = 0.0
         hashers = min(len(self.files), os.cpu_count() or 1, _MOST_HASHERS)
@@ -104,9 +107,7 @@ class Fetch:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._wake_to_stop()
         # One that waits for a server's first byte ends by itself, and writes nothing any more.
         until = time.monotonic() + 2 * _TICK
         for thread in self._threads:
@@ -138,16 +139,22 @@ class Fetch:
             file.unsaved, file.is_stale = 0, False
             self._schedule.restore(number, file.partial.published.size)
             self._changed.notify_all()
+            self._room.notify_all()
 
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - the owner gets it from `wait`
-            with self._changed:
-                self._error = self._error or error
-                self._stop.set()
-                self._changed.notify_all()
+            self._error = self._error or error
+            self._wake_to_stop()
             self._news.set()
+
+    def _wake_to_stop(self) -> None:
+        self._stop.set()
+        self._pressed.set()
+        with self._changed:
+            self._changed.notify_all()
+            self._room.notify_all()
 
     def _fetch_parts(self) -> None:
         buffer = memoryview(bytearray(_BUFFER))
@@ -230,15 +237,18 @@ class Fetch:
             file.unsaved += len(data)
             self._in_flight -= len(data)
             self._received += len(data)
+            if self._waiting or self._unsaved() >= self.part_bytes // 2:
+                self._pressed.set()
 
     def _wait_for_disk(self, count: int) -> None:
         """Hold back what would make the bytes that are not safe on disk more than a part."""
         while (risk := self._unsaved() + self._in_flight) and not self._stop.is_set():
             if risk + count <= self.part_bytes:
                 break
-            self._is_pressed = True
-            self._changed.notify_all()
-            self._changed.wait(_TICK)
+            self._waiting += 1
+            self._pressed.set()
+            self._room.wait()
+            self._waiting -= 1
 
     def _pause_for_all(self) -> None:
         while (left := self.resume_at - time.monotonic()) > 0 and not self._stop.is_set():
@@ -259,24 +269,20 @@ class Fetch:
         """Have what was written safe on disk, at the latest when half a part has come."""
         last = time.monotonic()
         while not self._stop.is_set():
-            with self._changed:
-                late = time.monotonic() - last > _CHECKPOINT_SECONDS
-                half = self._unsaved() >= self.part_bytes // 2
-                if not (late or half or self._is_pressed):
-                    self._changed.wait(_TICK)
-                    continue
-                self._is_pressed = False
-            for file in self.files:
-                self._save(file)
-            last = time.monotonic()
+            pressed = self._pressed.wait(_TICK)
+            if pressed or time.monotonic() - last > _CHECKPOINT_SECONDS:
+                self._pressed.clear()
+                for file in self.files:
+                    self._save(file)
+                last = time.monotonic()
 
     def _save(self, file: Fetched) -> None:
         saved = file.unsaved
         if saved:
             file.partial.checkpoint()
-            with self._changed:
+            with self._room:
                 file.unsaved = max(0, file.unsaved - saved)
-                self._changed.notify_all()
+                self._room.notify_all()
 
     def _hash(self, number: int, step: int) -> None:
         mine = self.files[number::step]

@@ -11,6 +11,7 @@ import typer
 from ggufcluster.cli import options
 
 if TYPE_CHECKING:
+    from ggufcluster.core.download.presets import Preset
     from ggufcluster.workflows.download import Downloaded, DownloadRequest
 
 _MOST_PARTS = 128
@@ -19,6 +20,7 @@ _MOST_PARTS = 128
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(help=options.help_of(download))(download)
+    app.command(help=options.help_of(models))(models)
 
 
 def download(
@@ -76,6 +78,76 @@ def download(
     if done.first and not quiet:
         output.heading("Start it:")
         output.line(f"  ggufcluster up --model {done.first}")
+
+
+def models(
+    *,
+    worker: options.Workers = None,
+    ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="Ask the hub for what there is now.")
+    ] = True,
+    accept_new_host_keys: options.AcceptKeys = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """List known GGUFs of MiniMax-M3, and whether they fit this machine and the workers.
+
+    Those with the indexer run sparse attention; the others run dense. Only weights are counted,
+    against the memory that is free now less 9 GiB a node.
+
+    Examples:
+      ggufcluster models
+      ggufcluster models -w 10.20.20.2
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.config import load_settings
+    from ggufcluster.core.download.presets import spare_bytes
+    from ggufcluster.wiring import available_memory, open_hub
+    from ggufcluster.workflows.catalogue import known_models
+
+    flags = {
+        "workers.hosts": worker or None,
+        "workers.accept_new_host_keys": accept_new_host_keys,
+    }
+    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
+    output = Output(as_json=as_json, quiet=quiet)
+    nodes = available_memory(settings)
+    found = output.follow(known_models(open_hub() if ask else None))
+    rows = [(model, spare_bytes(model.size, nodes.values())) for model in found]
+    if as_json:
+        listed = [_model_report(model, spare) for model, spare in rows]
+        output.data({"nodes": nodes, "models": listed})
+        return
+    output.table(
+        ("repository", "quant", "attention", "memory", "fits"),
+        [_model_row(model, spare) for model, spare in rows],
+    )
+
+
+def _model_report(model: Preset, spare: int | None) -> dict[str, object]:
+    return {
+        "repository": model.repository,
+        "quant": model.quant,
+        "has_indexer": model.has_indexer,
+        "size": model.size,
+        "is_live": model.is_live,
+        "spare": spare,
+        "fits": None if spare is None else spare >= 0,
+    }
+
+
+def _model_row(model: Preset, spare: int | None) -> tuple[str, ...]:
+    from ggufcluster.core.units import size_text
+
+    about = "" if model.is_live else "about "
+    fits = "?" if spare is None else f"{size_text(abs(spare))} {'spare' if spare >= 0 else 'short'}"
+    return (
+        model.repository,
+        model.quant or "?",
+        "sparse" if model.has_indexer else "dense",
+        "?" if model.size is None else about + size_text(model.size),
+        fits,
+    )
 
 
 def _request(

@@ -29,6 +29,7 @@ COMMANDS = (
     "logs",
     "build",
     "download",
+    "models",
     "inspect",
     "graft-indexer",
     "toy",
