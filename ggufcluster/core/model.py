@@ -113,11 +113,11 @@ class ModelFacts:
 def shard_names(file_name: str) -> tuple[str, ...]:
     """Return the names of all shards of the set that `file_name` belongs to, in order.
 
-    A file that is not part of a set stands alone, as does one whose name claims a place that no
-    set has.
+    A file that is not part of a set stands alone, as does one whose name claims a count that no
+    set has. The names need not hold `file_name`: its number may be beyond the count.
     """
     found = _SHARD.match(file_name)
-    if not found or not 1 <= int(found["number"]) <= int(found["count"]) <= _MOST_SHARDS:
+    if not found or not 1 <= int(found["count"]) <= _MOST_SHARDS:
         return (file_name,)
     count = int(found["count"])
     return tuple(f"{found['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))
