@@ -25,6 +25,7 @@ from ggufcluster.workflows.graft import graft_indexer
 from ggufcluster.workflows.models import judge_model, shard_paths
 from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
 from tests.core.test_shards import split
+from tests.workflows.test_model_files import asked_bytes
 from tests.workflows.tiny_model import tiny_m3
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ def test_of_a_far_original_only_the_indexer_is_fetched(
         first = drain(graft_indexer(old[0], originals, None))
     assert contents(shard_paths(first)) == {tensor.name: tensor.data for tensor in WHOLE.tensors}
     wanted = sum(len(data) for data in original_files(WHOLE).values())
-    assert hub.served <= wanted
+    assert asked_bytes(hub) <= wanted
+    whole = [asked.path for asked in hub.data_requests() if "range" not in asked.headers]
+    assert len(whole) == 2  # config and index
     resolved = [asked for asked in hub.asked if "/resolve/" in asked.path]
     assert len(resolved) == 4
 

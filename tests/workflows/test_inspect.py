@@ -25,6 +25,7 @@ from ggufcluster.workflows.inspect import (
 )
 from ggufcluster.workflows.models import read_model
 from tests.core.test_shards import NAMES, split
+from tests.workflows.test_model_files import asked_bytes
 from tests.workflows.tiny_model import tiny, tiny_m3, write_model
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def test_a_quantisation_of_a_repository_is_inspected(server: HubServer, tmp_path
     found = in_repository(server, tmp_path / "cache", quant="ud-q4_k")
     assert [file.path for file in found.files] == [f"org/m/{name}" for name in small]
     assert found.facts.kind is ModelKind.M3_SPARSE
-    assert server.served == 3 * (256 << 10)
+    assert asked_bytes(server) == 3 * (256 << 10)
     assert in_repository(server, tmp_path / "cache", include="*Q8*").facts.name == "Tiny"
 
 
@@ -140,7 +141,7 @@ def test_what_is_in_the_cache_of_the_hub_is_read_there(server: HubServer, tmp_pa
     (snapshot / "m.gguf").write_bytes(data)
     found = in_repository(server, tmp_path / "cache")
     assert [file.path for file in found.files] == ["org/m/m.gguf"]
-    assert server.served == 0
+    assert server.data_requests() == []
 
 
 def test_the_choice_must_be_clear(server: HubServer, tmp_path: Path) -> None:
