@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, download, engine, settings, toy
+from ggufcluster.cli import cluster, download, engine, graft, inspect, settings, toy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -44,6 +44,8 @@ def top(
 cluster.register(app)
 engine.register(app)
 download.register(app)
+inspect.register(app)
+graft.register(app)
 toy.register(app)
 settings.register(app)
 

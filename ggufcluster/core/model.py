@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.gguf_cursor import plain, shown
+from ggufcluster.core.kv_cache import INDEX_ELEMENT_BYTES, KV_ELEMENT_BYTES, index_values, kv_values
+from ggufcluster.core.tensor_classes import ClassQuantisation, TensorClass, class_of, quantisation
 from ggufcluster.errors import ModelFileError
 
 if TYPE_CHECKING:
@@ -14,13 +18,22 @@ if TYPE_CHECKING:
 
     from ggufcluster.core.gguf import GgufHeader
 
+M3_ARCHITECTURE = "minimax-m3"
+
+_ARCHITECTURE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 _MOST_LAYERS = 4096
+_MOST_SHARDS = 1024
 
-# Bytes of one element in the KV cache: a q8_0 block is 34 bytes for 32 values, q4_0 is 18.
-KV_ELEMENT_BYTES = {"f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+class ModelKind(Enum):
+    """How a model relates to MiniMax Sparse Attention."""
+
+    M3_SPARSE = "MiniMax-M3 with indexer"
+    M3_DENSE = "MiniMax-M3 without indexer"
+    OTHER = "another architecture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +48,14 @@ class ModelFacts:
         output_bytes: Weight bytes of the output head and the tensors beside it.
         embedding_bytes: Weight bytes of the token embedding, which stays on the head.
         train_context: Longest context the model was made for, in tokens.
-        kv_values: Values per token that each block keeps in the KV cache.
+        kv_values: Keys and values per token that each block keeps in the KV cache.
         template: The embedded chat template, or None.
         has_indexer: Whether the tensors of sparse attention are there.
+        index_values: Index keys per token that each block keeps beside them, always in f16.
+        dense_layers: How many of the first blocks have no experts.
+        experts: Experts of each other block; 0 for a dense model.
+        experts_used: How many of them each token passes through.
+        quantisation: Types and bytes of each class of tensors.
     """
 
     name: str
@@ -50,24 +68,56 @@ class ModelFacts:
     kv_values: tuple[int, ...]
     template: str | None
     has_indexer: bool
+    index_values: tuple[int, ...] = ()
+    dense_layers: int = 0
+    experts: int = 0
+    experts_used: int = 0
+    quantisation: tuple[ClassQuantisation, ...] = ()
 
     @property
     def weight_bytes(self) -> int:
         """All weights together."""
         return sum(self.layer_bytes) + self.output_bytes + self.embedding_bytes
 
+    @property
+    def kind(self) -> ModelKind:
+        """Which of the three kinds it is."""
+        if self.architecture != M3_ARCHITECTURE:
+            return ModelKind.OTHER
+        return ModelKind.M3_SPARSE if self.has_indexer else ModelKind.M3_DENSE
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Weight bytes that one decoded token reads: of the experts only those it passes through.
+
+        The embedding counts with nothing, since a token reads one row of it.
+        """
+        routed = sum(q.size for q in self.quantisation if q.tensor_class is TensorClass.EXPERTS)
+        share = self.experts_used / self.experts if self.experts else 1.0
+        return sum(self.layer_bytes) + self.output_bytes - routed * (1 - share)
+
     def kv_bytes(self, layer: int, *, context: int, kv_type: str) -> int:
-        """Return the KV cache of one block for `context` tokens, in bytes."""
-        return round(self.kv_values[layer] * KV_ELEMENT_BYTES[kv_type] * context)
+        """Return the KV cache of one block for `context` tokens, index keys included, in bytes."""
+        return round(self.kv_token_bytes(layer, kv_type=kv_type) * context)
+
+    def kv_token_bytes(self, layer: int, *, kv_type: str) -> float:
+        """Return the bytes that one token takes in the KV cache of one block.
+
+        `kv_type` is one of `KV_ELEMENT_BYTES`.
+        """
+        index = self.index_values[layer] if self.index_values else 0
+        main = self.kv_values[layer] * KV_ELEMENT_BYTES[kv_type]
+        return main + index * INDEX_ELEMENT_BYTES
 
 
 def shard_names(file_name: str) -> tuple[str, ...]:
     """Return the names of all shards of the set that `file_name` belongs to, in order.
 
-    A file that is not part of a set stands alone.
+    A file that is not part of a set stands alone, as does one whose name claims a count that no
+    set has. The names need not hold `file_name`: its number may be beyond the count.
     """
     found = _SHARD.match(file_name)
-    if not found:
+    if not found or not 1 <= int(found["count"]) <= _MOST_SHARDS:
         return (file_name,)
     count = int(found["count"])
     return tuple(f"{found['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))
@@ -80,33 +130,54 @@ def read_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         ModelFileError: A key that every language model has is missing.
     """
     first = headers[0]
-    architecture = str(first.get("general.architecture") or "")
-    if not architecture:
-        raise ModelFileError("has no general.architecture: not a language model")
-    layers = _number(first, f"{architecture}.block_count")
+    architecture = _architecture(first)
+    layers = first.number(f"{architecture}.block_count")
     if not 1 <= layers <= _MOST_LAYERS:
         raise ModelFileError(f"has {layers} layers")
+    tensors = [tensor for header in headers for tensor in header.tensors]
     weights = _weights(headers)
-    names = _names(headers)
-    indexer = any(".indexer" in name or ".index_" in name for name in names)
+    indexed = frozenset(
+        layer_of(t.name) for t in tensors if class_of(t.name) is TensorClass.INDEXER
+    )
     # Without an output head of its own, a model uses a copy of its embedding there.
-    tied = 0 if "output.weight" in names else weights["embedding"]
+    own_output = any(tensor.name == "output.weight" for tensor in tensors)
     return ModelFacts(
-        name=str(first.get("general.name") or architecture),
+        name=plain(first.text("general.name") or architecture),
         architecture=architecture,
         layers=layers,
         layer_bytes=tuple(weights[layer] for layer in range(layers)),
-        output_bytes=weights["output"] + tied,
+        output_bytes=weights["output"] + (0 if own_output else weights["embedding"]),
         embedding_bytes=weights["embedding"],
-        train_context=_number(first, f"{architecture}.context_length"),
-        kv_values=_kv_values(first, architecture, layers, indexer=indexer),
-        template=_text(first, "tokenizer.chat_template"),
-        has_indexer=indexer,
+        train_context=first.number(f"{architecture}.context_length"),
+        kv_values=kv_values(first, architecture, layers),
+        template=first.text("tokenizer.chat_template"),
+        has_indexer=bool(indexed),
+        index_values=index_values(first, architecture, layers, indexed=indexed),
+        dense_layers=first.optional(f"{architecture}.leading_dense_block_count"),
+        experts=first.optional(f"{architecture}.expert_count"),
+        experts_used=first.optional(f"{architecture}.expert_used_count"),
+        quantisation=quantisation(tensors),
     )
 
 
-def _names(headers: Sequence[GgufHeader]) -> list[str]:
-    return [tensor.name for header in headers for tensor in header.tensors]
+def layer_of(name: str) -> int | None:
+    """Return the block that a tensor belongs to, None for those outside the blocks."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else None
+
+
+def _architecture(first: GgufHeader) -> str:
+    kind = first.text("general.type") or "model"
+    if kind != "model":
+        raise ModelFileError(f"general.type is {shown(kind)}: not a language model")
+    architecture = first.text("general.architecture")
+    if not architecture:
+        raise ModelFileError("has no general.architecture: not a language model")
+    if not _ARCHITECTURE.fullmatch(architecture):
+        raise ModelFileError(f"general.architecture is {shown(architecture)}")
+    if architecture == "clip":
+        raise ModelFileError("is a vision projector, not a language model")
+    return architecture
 
 
 def _weights(headers: Sequence[GgufHeader]) -> defaultdict[int | str, int]:
@@ -118,48 +189,7 @@ def _weights(headers: Sequence[GgufHeader]) -> defaultdict[int | str, int]:
 
 
 def _place(name: str) -> int | str:
-    if found := _LAYER.match(name):
-        return int(found[1])
+    layer = layer_of(name)
+    if layer is not None:
+        return layer
     return "embedding" if name.startswith("token_embd") else "output"
-
-
-def _kv_values(
-    header: GgufHeader, architecture: str, layers: int, *, indexer: bool
-) -> tuple[int, ...]:
-    heads = header.get(f"{architecture}.attention.head_count_kv")
-    per_layer = heads if isinstance(heads, tuple) else (heads,) * layers
-    width = _head_width(header, architecture)
-    # llama.cpp keeps a key and an unused value of the indexer's width beside the real ones.
-    extra = 2 * _optional(header, f"{architecture}.attention.indexer.key_length") if indexer else 0
-    return tuple(_count(value) * width + extra for value in per_layer)
-
-
-def _head_width(header: GgufHeader, architecture: str) -> int:
-    heads = header.get(f"{architecture}.attention.head_count")
-    most = max(map(_count, heads)) if isinstance(heads, tuple) else _count(heads)
-    embedding = _number(header, f"{architecture}.embedding_length")
-    default = embedding // (most or 1)
-    key = _optional(header, f"{architecture}.attention.key_length") or default
-    value = _optional(header, f"{architecture}.attention.value_length") or default
-    return key + value
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _text(header: GgufHeader, key: str) -> str | None:
-    value = header.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _optional(header: GgufHeader, key: str) -> int:
-    value = header.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _number(header: GgufHeader, key: str) -> int:
-    value = header.get(key)
-    if not isinstance(value, int):
-        raise ModelFileError(f"has no {key}")
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ggufcluster.core.family import MINIMAX_M3, OTHER, family_of
-from ggufcluster.core.model import KV_ELEMENT_BYTES
+from ggufcluster.core.kv_cache import KV_ELEMENT_BYTES
 from ggufcluster.core.units import GIB
 
 

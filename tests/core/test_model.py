@@ -6,7 +6,7 @@ import pytest
 
 from ggufcluster.core.ggml_types import TensorType
 from ggufcluster.core.gguf import GgufHeader, TensorInfo, Value, ValueType
-from ggufcluster.core.model import read_facts, shard_names
+from ggufcluster.core.model import ModelKind, read_facts, shard_names
 from ggufcluster.errors import ModelFileError
 
 KEYS: dict[str, str | int | tuple[int, ...]] = {
@@ -74,11 +74,55 @@ def test_widths_and_heads_may_be_given_apart() -> None:
 
 
 def test_the_indexer_adds_to_the_cache() -> None:
-    """With indexer tensors the model is sparse and its cache holds the indexer's part as well."""
+    """Blocks with an indexer keep its keys as well, in f16 whatever the type of the others."""
     keys = KEYS | {"minimax-m3.attention.indexer.key_length": 128}
-    facts = read_facts([header(keys, TENSORS | {"blk.0.indexer.k.weight": 1})])
+    facts = read_facts([header(keys, TENSORS | {"blk.1.indexer.k_proj.weight": 1})])
     assert facts.has_indexer
-    assert facts.kv_values == (64 + 256,) * 2
+    assert facts.kv_values == (64,) * 2
+    assert facts.index_values == (0, 128)
+    assert facts.kv_bytes(0, context=32, kv_type="q8_0") == 64 * 34
+    assert facts.kv_bytes(1, context=32, kv_type="q8_0") == 64 * 34 + 32 * 128 * 2
+    assert facts.kv_token_bytes(1, kv_type="f16") == 64 * 2 + 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("architecture", "indexer", "kind"),
+    [
+        ("minimax-m3", True, ModelKind.M3_SPARSE),
+        ("minimax-m3", False, ModelKind.M3_DENSE),
+        ("glm-dsa", True, ModelKind.OTHER),
+    ],
+)
+def test_the_kind_tells_how_m3_can_run(
+    architecture: str, *, indexer: bool, kind: ModelKind
+) -> None:
+    """Only MiniMax-M3 is sparse or dense; an indexer of another architecture is its own affair."""
+    keys: dict[str, str | int | tuple[int, ...]] = {
+        key.replace("minimax-m3", architecture): value for key, value in KEYS.items()
+    }
+    keys["general.architecture"] = architecture
+    extra = {"blk.1.indexer.k_proj.weight": 1} if indexer else {}
+    facts = read_facts([header(keys, TENSORS | extra)])
+    assert facts.has_indexer is indexer
+    assert facts.kind is kind
+
+
+def test_a_token_reads_its_own_experts_only() -> None:
+    """A quarter of the experts counts with a quarter of their bytes; the embedding with none."""
+    keys = KEYS | {"minimax-m3.expert_count": 8, "minimax-m3.expert_used_count": 2}
+    facts = read_facts([header(keys, TENSORS | {"blk.1.ffn_up_exps.weight": 400})])
+    assert (facts.experts, facts.experts_used) == (8, 2)
+    assert facts.bytes_per_token == 30 + 40 + 100 + 507
+    assert read_facts([header(KEYS, TENSORS)]).bytes_per_token == 30 + 40 + 507
+
+
+def test_other_kinds_of_gguf_are_named() -> None:
+    """A vision projector and an adapter are told apart from a language model."""
+    projector = KEYS | {"general.architecture": "clip"}
+    with pytest.raises(ModelFileError, match="is a vision projector"):
+        read_facts([header(projector, TENSORS)])
+    with pytest.raises(ModelFileError, match=r"general\.type is 'adapter'"):
+        read_facts([header(KEYS | {"general.type": "adapter"}, TENSORS)])
 
 
 @pytest.mark.parametrize("key", ["general.architecture", "minimax-m3.block_count"])
@@ -87,6 +131,15 @@ def test_a_model_without_the_basics_is_refused(key: str) -> None:
     keys = {name: value for name, value in KEYS.items() if name != key}
     with pytest.raises(ModelFileError, match=key.replace(".", r"\.")):
         read_facts([header(keys, TENSORS)])
+
+
+def test_names_from_the_file_do_no_harm() -> None:
+    """A name with terminal commands loses them; an architecture with some is refused."""
+    name = read_facts([header(KEYS | {"general.name": "M\x1b[2J" + "3" * 500}, TENSORS)]).name
+    assert name.startswith("M?[2J33")
+    assert len(name) == 80
+    with pytest.raises(ModelFileError, match=r"is 'x\\x1b\[2J'"):
+        read_facts([header(KEYS | {"general.architecture": "x\x1b[2J"}, TENSORS)])
 
 
 @pytest.mark.parametrize("count", [0, 1 << 31])
@@ -104,3 +157,9 @@ def test_shards_are_named_from_any_of_them() -> None:
         "m-00003-of-00003.gguf",
     )
     assert shard_names("m-2-of-3.gguf") == ("m-2-of-3.gguf",)
+
+
+@pytest.mark.parametrize("place", ["00001-of-00000", "00001-of-99999"])
+def test_a_name_with_an_odd_count_stands_alone(place: str) -> None:
+    """None, and more than any set has, make no list of shards."""
+    assert shard_names(f"m-{place}.gguf") == (f"m-{place}.gguf",)

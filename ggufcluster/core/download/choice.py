@@ -26,7 +26,7 @@ _QUANT = re.compile(
 
 def model_files(listing: Listing) -> tuple[PublishedFile, ...]:
     """Return the GGUF files that hold a model's weights: no projector of vision, no matrix."""
-    return tuple(file for file in listing.files if _is_model(file.path))
+    return tuple(file for file in listing.files if is_model(file.path))
 
 
 def quant_of(path: str) -> str:
@@ -71,11 +71,12 @@ def choose(
 
 def first_shard(files: Iterable[PublishedFile]) -> str | None:
     """Return the path to give to ``up``: the first model file among those chosen."""
-    paths = sorted(file.path for file in files if _is_model(file.path))
+    paths = sorted(file.path for file in files if is_model(file.path))
     return paths[0] if paths else None
 
 
-def _is_model(path: str) -> bool:
+def is_model(path: str) -> bool:
+    """Tell whether a file holds a model's weights."""
     name = path.rpartition("/")[2].lower()
     return name.endswith(".gguf") and not name.startswith(("mmproj", "imatrix"))
 
@@ -112,14 +113,14 @@ def _named(
     if not same:
         raise FileChoiceError(f"has no {quant}", where=repository, choices=tuple(groups))
     files = tuple(file for name in same for file in groups[name])
-    sets = {_set_of(file.path) for file in files}
+    sets = {first_of_set(file.path) for file in files}
     if len(sets) > 1:
         reason = f"has {len(sets)} models called {quant}; choose one with --include"
         raise FileChoiceError(reason, where=repository, choices=tuple(sorted(sets)))
     return files
 
 
-def _set_of(path: str) -> str:
+def first_of_set(path: str) -> str:
     """Return the path of the first shard, which names the whole set."""
     folder, slash, name = path.rpartition("/")
     return folder + slash + shard_names(name)[0]
