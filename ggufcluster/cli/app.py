@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, engine, settings, toy
+from ggufcluster.cli import cluster, engine, plan, settings, toy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,6 +42,7 @@ def top(
 
 
 cluster.register(app)
+plan.register(app)
 engine.register(app)
 toy.register(app)
 settings.register(app)

@@ -35,6 +35,8 @@ class Batch:
             result in the buffer, as GPUs do with quantised ones.
         copies: Copies of every input of a device, for a pipeline; 1 without one.
         local: Whether everything is computed where the inputs lie: on the head's CPU.
+        fused: Whether operators of the experts are fused, which keeps their inputs longer: on a GPU
+            of the head itself.
     """
 
     tokens: int
@@ -47,6 +49,7 @@ class Batch:
     half_copies: bool = False
     copies: int = 1
     local: bool = False
+    fused: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -280,25 +283,35 @@ class StageBuilder:
         up = graph.compute(normed, chosen, shape=inner)
         both = graph.compute(gate, up, shape=inner)
         down = graph.compute(both, chosen, shape=(shape.width, shape.experts_used, tokens))
-        down = graph.rewrite(down, weights)
-        first, *others = [graph.view(down, shape.width, tokens) for _ in range(shape.experts_used)]
+        weighted = graph.rewrite(down, weights)
+        parts = range(shape.experts_used)
+        first, *others = [graph.view(weighted, shape.width, tokens) for _ in parts]
         if not others:
             return graph.compute(first, shape=first.shape)
         # The parts lie between each other: nothing can be written over them.
         total = graph.compute(first, others[0], shape=first.shape)
         for part in others[1:]:
             total = graph.rewrite(total, part)
+        self._keep(down, weights)
         return total
+
+    def _keep(self, *nodes: Node) -> None:
+        if self.batch.fused:
+            self.graph.store(*nodes)
 
     def _routing(self, normed: Node) -> tuple[Node, Node]:
         """Return the weights of the experts that each token goes through, and which they are."""
         graph, shape, tokens = self.graph, self.shape, normed.shape[1]
         used = shape.experts_used
-        chances = graph.rewrite(graph.compute(normed, shape=(shape.experts, tokens)))
+        scores = graph.compute(normed, shape=(shape.experts, tokens))
+        chances = graph.rewrite(scores)
         single = graph.view(chances, 1, shape.experts, tokens)
-        order = graph.compute(graph.rewrite(chances), shape=(shape.experts, tokens), size=I32)
+        biased = graph.rewrite(chances)
+        order = graph.compute(biased, shape=(shape.experts, tokens), size=I32)
         chosen = graph.view(order, used, tokens)
         weights = graph.view(graph.compute(single, chosen, shape=(1, used, tokens)), used, tokens)
         total = graph.rewrite(graph.compute(weights, shape=(1, tokens)))
         weights = graph.view(graph.rewrite(weights, total), 1, used, tokens)
-        return graph.rewrite(weights), chosen
+        weights = graph.rewrite(weights)
+        self._keep(scores, chances, biased, order)
+        return weights, chosen

@@ -27,6 +27,7 @@ MODEL = ModelFacts(
     has_indexer=True,
 )
 BIG = [Device("RPC0", "a", 100 * GIB, 120 * GIB), Device("RPC1", "b", 100 * GIB, 120 * GIB)]
+SMALL = [replace(device, free=2 * GIB, total=2 * GIB) for device in BIG]
 WISH = Wish(workers=("a", "b"))
 
 
@@ -80,15 +81,13 @@ def test_an_ubatch_is_never_larger_than_the_context() -> None:
 
 def test_little_room_gives_a_smaller_context() -> None:
     """When the largest context does not fit, the next one is planned."""
-    small = [replace(device, free=7 * GIB, total=7 * GIB) for device in BIG]
-    assert planned(devices=small).spec.context == 65_536
+    assert planned(devices=SMALL).spec.context == 65_536
 
 
 def test_a_context_that_was_asked_for_is_not_made_smaller() -> None:
     """What does not fit as asked for is an error, not something else."""
-    small = [replace(device, free=7 * GIB, total=7 * GIB) for device in BIG]
     with pytest.raises(PlacementError, match="131,072"):
-        planned(replace(WISH, context=131_072), devices=small)
+        planned(replace(WISH, context=131_072), devices=SMALL)
 
 
 def test_without_devices_the_head_computes_alone() -> None:
