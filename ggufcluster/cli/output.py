@@ -37,7 +37,7 @@ _INDENT = 5
 _RIGHT = frozenset(
     {
         *("memory", "rate", "layers", "round trip"),
-        *("weights", "cache", "compute", "other", "needs", "usable"),
+        *("weights", "cache", "compute", "other", "needs", "usable", "tokens/s"),
     }
 )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.planning import Outlook
 
 _WIDTH = 78
+_ROUND = 100
 
 
 def show(output: Output, found: Outlook, *, as_json: bool) -> None:
@@ -41,8 +42,8 @@ def show(output: Output, found: Outlook, *, as_json: bool) -> None:
     output.line()
     output.table(_COLUMNS, list(_rows(found)))
     if found.expectation is not None:
-        output.heading("At best (bounds, one request; real runs stay below)")
-        output.pairs(_bounds(found.expectation))
+        output.heading("Bounds for one request: real runs stay below")
+        output.table(("of", "tokens/s", "what binds"), _bounds(found.expectation))
     output.heading("Why")
     for reason in reasons(plan):
         _bullet(output, reason)
@@ -130,20 +131,23 @@ def _largest(found: Outlook) -> str:
     )
 
 
-def _bounds(expectation: Expectation) -> list[tuple[str, str]]:
+def _bounds(expectation: Expectation) -> list[tuple[str, str, str]]:
+    reads = size_text(expectation.bytes_per_token)
     return [
-        ("answer, at the start", _bound(expectation.decode)),
-        ("answer, context full", _bound(expectation.decode_full)),
-        ("reading a prompt", _bound(expectation.prefill)),
-        ("weights a token reads", size_text(expectation.bytes_per_token)),
+        ("answering, at the start", *_bound(expectation.decode)),
+        ("answering, context full", *_bound(expectation.decode_full)),
+        ("reading a long prompt", *_bound(expectation.prefill)),
+        ("weights a token reads", "-", reads),
     ]
 
 
-def _bound(bound: Bound) -> str:
-    if bound.tokens_per_second is None:
-        return "unknown: no figures for " + (bound.unknown[0] if bound.unknown else "this")
+def _bound(bound: Bound) -> tuple[str, str]:
     rate = bound.tokens_per_second
-    return f"at most {rate:,.{0 if rate >= 100 else 1}f} tokens/s; {bound.binds} binds"
+    unknown = "no figures for " + ", ".join(bound.unknown)
+    if rate is None:
+        return "unknown", unknown
+    shown = f"{rate:,.{0 if rate >= _ROUND else 1}f}"
+    return f"< {shown}", bound.binds + (f"; {unknown}" if bound.unknown else "")
 
 
 def _bullet(output: Output, text: str) -> None:

@@ -45,7 +45,10 @@ class Agreement:
 
 
 def agreement(plan: Plan, report: ServerReport) -> tuple[Agreement, ...]:
-    """Return each part of each device, the head last; nothing for a plan without placement."""
+    """Return each part of each device that is reported, the head's own last.
+
+    A plan without placement has none.
+    """
     if plan.placement is None:
         return ()
     shares = plan.placement.shares
@@ -95,6 +98,7 @@ def _host_use(report: ServerReport) -> BufferUse | None:
 def _parts(
     device: str, host: str, planned: dict[str, int], use: BufferUse | None
 ) -> Iterator[Agreement]:
+    if use is None:
+        return  # a log without such lines says nothing against the plan
     for part, size in planned.items():
-        reported = round(getattr(use, part) * MIB) if use else 0
-        yield Agreement(device, host, part, size, reported)
+        yield Agreement(device, host, part, size, round(getattr(use, part) * MIB))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+NOTHING = HeadMemory(0, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Needs:
     """Needs that are made up.
@@ -36,7 +39,7 @@ class Needs:
     kv: int = 0
     compute: int = 0
     loading: int = 0
-    own: HeadMemory = HeadMemory(0, 0, 0, 0)
+    own: HeadMemory = NOTHING
 
     def stage(self, first: int, count: int, kind: DeviceKind) -> StageMemory:
         """Return what the layers from `first` on need."""
