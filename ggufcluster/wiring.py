@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ggufcluster.adapters.http import HttpApi
+from ggufcluster.adapters.http import HttpApi, RangeClient
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
@@ -16,18 +16,20 @@ from ggufcluster.core.build_id import Backend
 from ggufcluster.core.paths import HostPaths, paths_from_env
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
+from ggufcluster.workflows.inspect import far_files, is_address, local_files
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ggufcluster.adapters.http import Api
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import SshWorker
+    from ggufcluster.workflows.model_files import ModelFile
 
 
 class World:
@@ -84,6 +86,20 @@ def world(settings: Settings) -> Iterator[World]:
         yield opened
     finally:
         opened.close()
+
+
+@contextmanager
+def model_files(target: str | None) -> Iterator[Sequence[ModelFile]]:
+    """Give the files of a model: of this machine, or of a server by the address of one of them.
+
+    Raises:
+        ModelMissingError: It is not on this machine.
+    """
+    if target is not None and is_address(target):
+        with RangeClient() as client:
+            yield far_files(client, target)
+    else:
+        yield local_files(target, Path(paths_from_env(os.environ).models))
 
 
 def build_request(settings: Settings) -> BuildRequest:

@@ -11,7 +11,7 @@ import pytest
 import ggufcluster
 from ggufcluster.config import BACKENDS, KV_TYPES, SETTINGS, Settings, load_settings
 from ggufcluster.core.build_id import Backend
-from ggufcluster.core.model import KV_ELEMENT_BYTES
+from ggufcluster.core.kv_cache import KV_ELEMENT_BYTES
 from ggufcluster.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -66,6 +66,8 @@ EXAMPLES = [
     errors.ModelMissingError("no such file", path="/m"),
     errors.NotGgufError("bad magic", path="/m"),
     errors.TruncatedModelError(have=1000, need=2000, path="/m"),
+    errors.MixedShardsError("is shard 2 of 3", path="/m"),
+    errors.UnsupportedTensorError("is of type F64", path="/m"),
     errors.TemplateError("line 1", path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, engine, plan, settings, toy
+from ggufcluster.cli import cluster, engine, inspect, plan, settings, toy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -44,6 +44,7 @@ def top(
 cluster.register(app)
 plan.register(app)
 engine.register(app)
+inspect.register(app)
 toy.register(app)
 settings.register(app)
 

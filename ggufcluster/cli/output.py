@@ -36,7 +36,7 @@ _GAP = 2
 _INDENT = 5
 _RIGHT = frozenset(
     {
-        *("memory", "rate", "layers", "round trip"),
+        *("memory", "rate", "layers", "round trip", "bits", "each"),
         *("weights", "cache", "compute", "other", "needs", "usable", "tokens/s"),
     }
 )

@@ -93,6 +93,21 @@ LAYOUTS: dict[TensorType, Layout] = {
 }
 
 
+# What the engine multiplies with on every backend that we build (measured for each type on the
+# CPU; on CUDA read from its list of supported operations): anything else ends it with a crash.
+MATRIX_TYPES = frozenset(TensorType) - {
+    TensorType.Q8_1,
+    TensorType.Q8_K,
+    TensorType.I8,
+    TensorType.I16,
+    TensorType.I32,
+    TensorType.I64,
+    TensorType.F64,
+}
+# No CUDA kernel multiplies with these.
+CPU_ONLY_TYPES = frozenset({TensorType.TQ1_0, TensorType.TQ2_0})
+
+
 def tensor_bytes(shape: tuple[int, ...], kind: TensorType) -> int:
     """Count the bytes of a tensor whose first dimension is the row length.
 

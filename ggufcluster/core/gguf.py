@@ -1,19 +1,29 @@
 """Read the header of a GGUF file: metadata, tensor list, and the size the file must have.
 
 Layout (GGUF specification, versions 2 and 3, little-endian): magic, version, tensor count,
-key count, key/value pairs, tensor infos, padding to the alignment, tensor data.
-No count or length found in the file is trusted: memory grows only with bytes really read.
+key count, key/value pairs, tensor infos, padding to the alignment, tensor data. What the pinned
+llama.cpp refuses (ggml/src/gguf.cpp) is refused here as well, before it is loaded for minutes.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ggufcluster.core.ggml_types import TensorType, tensor_bytes
+from ggufcluster.core.gguf_cursor import (
+    KEEP_ALL_ELEMENTS,
+    KEEP_ALL_TEXT_BYTES,
+    KEEP_TEXT_BYTES,
+    MAX_ARRAY_ELEMENTS,
+    MAX_STRING_BYTES,
+    ByteSource,
+    Cursor,
+    shown,
+)
 from ggufcluster.errors import ModelFileError, NotGgufError, TruncatedModelError
 
 if TYPE_CHECKING:
@@ -24,20 +34,13 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
 
-MAX_ENTRIES = 1 << 16
-MAX_STRING_BYTES = 16 << 20
-MAX_ARRAY_ELEMENTS = 1 << 24
+MAX_KEYS = 1 << 13
+MAX_TENSORS = 1 << 15
+MAX_KEY_BYTES = (1 << 16) - 1  # the specification's
+MAX_TENSOR_NAME_BYTES = 63  # ggml keeps a name in 64 bytes, the last one zero
 MAX_DIMENSIONS = 4
 MAX_ELEMENTS = (1 << 63) - 1
 KEEP_ARRAYS_UP_TO = 1024
-CHUNK_BYTES = 1 << 20
-
-
-class ByteSource(Protocol):
-    """Anything that can be read forwards, such as an open binary file."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes; none means the end."""
 
 
 class ValueType(IntEnum):
@@ -83,11 +86,21 @@ class SkippedArray:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedText:
+    """Stands for a string that was passed over because it is too long to keep."""
+
+    size: int
+
+
+Content: TypeAlias = Scalar | tuple[Scalar, ...] | SkippedArray | SkippedText
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """One metadata value with its stored type; `element` is set for arrays only."""
 
     type: ValueType
-    value: Scalar | tuple[Scalar, ...] | SkippedArray
+    value: Content
     element: ValueType | None = None
 
 
@@ -107,7 +120,17 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """All that a GGUF file says before its tensor data; sizes and positions are in bytes."""
+    """All that a GGUF file says before its tensor data; sizes and positions are in bytes.
+
+    Attributes:
+        version: Version of the layout.
+        metadata: Values by key, in the file's order.
+        tensors: In the file's order.
+        alignment: Multiple at which each tensor begins.
+        data_start: Where the data section begins.
+        extent: End of the last tensor: the least length of the file.
+        key_spans: Where each key with its value is stored: begin and end.
+    """
 
     version: int
     metadata: Mapping[str, Value]
@@ -115,8 +138,9 @@ class GgufHeader:
     alignment: int
     data_start: int
     extent: int
+    key_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def get(self, key: str) -> Scalar | tuple[Scalar, ...] | SkippedArray | None:
+    def get(self, key: str) -> Content | None:
         """Return the plain value of a key, or None if the file does not have it."""
         found = self.metadata.get(key)
         return None if found is None else found.value
@@ -156,208 +180,184 @@ def read_header(
     refused. Arrays with more than `keep_arrays_up_to` elements become SkippedArray. `path` is
     used in errors only. Raises NotGgufError, TruncatedModelError or ModelFileError.
     """
-    reader = _HeaderReader(source, path=path, keep=keep_arrays_up_to)
-    version, tensor_count, key_count = reader.preamble()
-    metadata = reader.metadata(key_count)
-    alignment = reader.alignment(metadata)
-    tensors = reader.tensors(tensor_count, alignment)
-    data_start = -(-reader.position // alignment) * alignment
-    ends = [data_start + info.offset + info.size for info in tensors]
+    reader = _HeaderReader(Cursor(source, path=path), keep=keep_arrays_up_to)
+    version, tensor_count, key_count = reader.preamble(path)
+    reader.read_metadata(key_count)
+    alignment = reader.alignment()
+    tensors = reader.tensors(tensor_count)
+    position = reader.cursor.position
+    data_start = -(-position // alignment) * alignment
     header = GgufHeader(
         version=version,
-        metadata=metadata,
+        metadata=reader.metadata,
         tensors=tensors,
         alignment=alignment,
         data_start=data_start,
-        extent=max(ends, default=reader.position),
+        extent=_extent(tensors, data_start, alignment, reader.cursor) or position,
+        key_spans=reader.spans,
     )
-    _require_extent(header, size=size, path=path)
+    if size is not None and size < header.extent:
+        raise TruncatedModelError(have=size, need=header.extent, path=path)
     return header
 
 
-def _require_extent(header: GgufHeader, *, size: int | None, path: str | None) -> None:
-    if size is not None and size < header.extent:
-        raise TruncatedModelError(have=size, need=header.extent, path=path)
+def _extent(
+    tensors: tuple[TensorInfo, ...], data_start: int, alignment: int, cursor: Cursor
+) -> int:
+    """Return the end of the last tensor, 0 if there is none.
+
+    llama.cpp takes no file in which tensors do not follow each other without holes.
+    """
+    end = expected = 0
+    for info in tensors:
+        if info.offset < expected:
+            cursor.refuse(f"tensor {shown(info.name)} overlaps the one before it")
+        if info.offset > expected:
+            cursor.refuse(
+                f"tensor {shown(info.name)} begins at byte {info.offset:,} of the data"
+                f" instead of {expected:,}"
+            )
+        end = data_start + info.offset + info.size
+        expected += -(-info.size // alignment) * alignment
+        if end > MAX_ELEMENTS:
+            cursor.refuse(f"tensor {shown(info.name)} ends beyond what a file can hold")
+    return end
 
 
 class _HeaderReader:
-    """Cursor over the source that checks every number before it acts on it."""
+    """Reads the parts of a header one after the other and checks each number before it acts."""
 
-    def __init__(self, source: ByteSource, *, path: str | None, keep: int) -> None:
-        self._source = source
-        self._path = path
+    def __init__(self, cursor: Cursor, *, keep: int) -> None:
+        self.cursor = cursor
+        self.metadata: dict[str, Value] = {}
+        self.spans: dict[str, tuple[int, int]] = {}
         self._keep = keep
-        self._buffer = b""
-        self._at = 0
-        self._consumed = 0
+        self._text_left = KEEP_ALL_TEXT_BYTES
+        self._elements_left = KEEP_ALL_ELEMENTS
 
-    @property
-    def position(self) -> int:
-        return self._consumed + self._at
-
-    def preamble(self) -> tuple[int, int, int]:
-        if (magic := self._take_at_most(len(MAGIC))) != MAGIC:
-            raise NotGgufError(f"not a GGUF file, it begins with {magic!r}", path=self._path)
-        version = self._number("I")
+    def preamble(self, path: str | None) -> tuple[int, int, int]:
+        cursor = self.cursor
+        if (magic := cursor.take_at_most(len(MAGIC))) != MAGIC:
+            raise NotGgufError(f"not a GGUF file, it begins with {magic!r}", path=path)
+        version = cursor.number("I")
         if version & 0xFFFF == 0:
-            self._refuse("big-endian GGUF files are not supported")
+            cursor.refuse("big-endian GGUF files are not supported")
         if version not in VERSIONS:
-            self._refuse(f"GGUF version {version} is not supported (2 and 3 are)")
-        return version, self._count("tensors", MAX_ENTRIES), self._count("keys", MAX_ENTRIES)
+            cursor.refuse(f"GGUF version {version} is not supported (2 and 3 are)")
+        return version, cursor.count("tensors", MAX_TENSORS), cursor.count("keys", MAX_KEYS)
 
-    def metadata(self, count: int) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+    def read_metadata(self, count: int) -> None:
         for _ in range(count):
-            key = self._string()
-            if key in found:
-                self._refuse(f"key {key!r} appears twice")
-            found[key] = self._value(key)
-        return found
+            start = self.cursor.position
+            key = self.cursor.name("key", MAX_KEY_BYTES)
+            if not key:
+                self.cursor.refuse(f"a key at byte {start} has no name")
+            if key in self.metadata:
+                self.cursor.refuse(f"key {shown(key)} appears twice")
+            self._text_left -= len(key)
+            if self._text_left < 0:
+                self.cursor.refuse(f"has keys of more than {KEEP_ALL_TEXT_BYTES} bytes in all")
+            self.metadata[key] = self._value(shown(key))
+            self.spans[key] = start, self.cursor.position
 
-    def alignment(self, metadata: Mapping[str, Value]) -> int:
-        stored = metadata.get(ALIGNMENT_KEY, Value(ValueType.UINT32, DEFAULT_ALIGNMENT))
+    def alignment(self) -> int:
+        stored = self.metadata.get(ALIGNMENT_KEY, Value(ValueType.UINT32, DEFAULT_ALIGNMENT))
         number = stored.value
         if not isinstance(number, int) or stored.type is not ValueType.UINT32:
-            self._refuse(f"{ALIGNMENT_KEY} is not a 32-bit number")
+            self.cursor.refuse(f"{ALIGNMENT_KEY} is not a 32-bit number")
         if number <= 0 or number & (number - 1):
-            self._refuse(f"{ALIGNMENT_KEY} {number} is not a power of two")
+            self.cursor.refuse(f"{ALIGNMENT_KEY} {number} is not a power of two")
         return number
 
-    def tensors(self, count: int, alignment: int) -> tuple[TensorInfo, ...]:
+    def tensors(self, count: int) -> tuple[TensorInfo, ...]:
         found: dict[str, TensorInfo] = {}
         for _ in range(count):
             info = self._tensor()
             if info.name in found:
-                self._refuse(f"tensor {info.name!r} appears twice")
-            if info.offset % alignment:
-                self._refuse(f"tensor {info.name!r} is not aligned to {alignment} bytes")
+                self.cursor.refuse(f"tensor {shown(info.name)} appears twice")
             found[info.name] = info
         return tuple(found.values())
 
     def _tensor(self) -> TensorInfo:
-        name = self._string()
-        dimensions = self._number("I")
+        cursor = self.cursor
+        name = cursor.name("tensor name", MAX_TENSOR_NAME_BYTES)
+        if not name.isprintable() or not name:
+            cursor.refuse(f"tensor name {shown(name)} has characters that no name has")
+        dimensions = cursor.number("I")
         if dimensions > MAX_DIMENSIONS:
-            self._refuse(f"tensor {name!r} has {dimensions} dimensions")
-        shape = tuple(self._number("Q") for _ in range(dimensions))
-        if prod(shape) > MAX_ELEMENTS:
-            self._refuse(f"tensor {name!r} has an absurd shape {shape}")
-        kind = self._tensor_type(name, self._number("I"))
+            cursor.refuse(f"tensor {shown(name)} has {dimensions} dimensions")
+        shape = tuple(cursor.number("Q") for _ in range(dimensions))
+        if not 0 < prod(shape) <= MAX_ELEMENTS:
+            cursor.refuse(f"tensor {shown(name)} has an absurd shape {shape}")
+        kind = self._tensor_type(name, cursor.number("I"))
         size = self._tensor_bytes(name, shape, kind)
-        return TensorInfo(name, shape, kind, self._number("Q"), size)
+        return TensorInfo(name, shape, kind, cursor.number("Q"), size)
 
     def _tensor_type(self, name: str, number: int) -> TensorType:
         try:
             return TensorType(number)
         except ValueError:
-            self._refuse(f"tensor {name!r} has unknown type {number}")
+            self.cursor.refuse(f"tensor {shown(name)} has unknown type {number}")
 
     def _tensor_bytes(self, name: str, shape: tuple[int, ...], kind: TensorType) -> int:
         try:
             return tensor_bytes(shape, kind)
         except ValueError as error:
-            self._refuse(f"tensor {name!r}: {error}")
+            self.cursor.refuse(f"tensor {shown(name)}: {error}")
 
     def _value(self, key: str) -> Value:
         kind = self._value_type(key)
+        if kind is ValueType.STRING:
+            return Value(kind, self._text(key))
         if kind is not ValueType.ARRAY:
-            return Value(kind, self._scalar(kind))
+            return Value(kind, self.cursor.unpack(SCALAR_FORMATS[kind]))
         element = self._value_type(key)
         if element is ValueType.ARRAY:
-            self._refuse(f"key {key!r} holds an array of arrays")
-        count = self._count(f"elements in {key!r}", MAX_ARRAY_ELEMENTS)
-        if count > self._keep:
-            self._skip_array(element, count)
-            return Value(kind, SkippedArray(count), element)
-        return Value(kind, tuple(self._scalar(element) for _ in range(count)), element)
+            self.cursor.refuse(f"key {key} holds an array of arrays")
+        count = self.cursor.count(f"elements in {key}", MAX_ARRAY_ELEMENTS)
+        return Value(kind, self._array(element, count), element)
 
     def _value_type(self, key: str) -> ValueType:
-        number = self._number("I")
+        number = self.cursor.number("I")
         try:
             return ValueType(number)
         except ValueError:
-            self._refuse(f"key {key!r} has unknown value type {number}")
+            self.cursor.refuse(f"key {key} has unknown value type {number}")
 
-    def _scalar(self, kind: ValueType) -> Scalar:
-        if kind is ValueType.STRING:
-            return self._string()
-        return self._unpack(SCALAR_FORMATS[kind])
+    def _text(self, key: str) -> str | SkippedText:
+        size = self.cursor.count("bytes in a string", MAX_STRING_BYTES)
+        if size > min(KEEP_TEXT_BYTES, self._text_left):
+            self.cursor.skip(size)
+            return SkippedText(size)
+        self._text_left -= size
+        return self.cursor.decode(f"value of key {key}", self.cursor.take(size))
+
+    def _array(self, element: ValueType, count: int) -> tuple[Scalar, ...] | SkippedArray:
+        if element is ValueType.STRING:
+            self.cursor.claim_strings(count)
+        if count > min(self._keep, self._elements_left):
+            self._skip_array(element, count)
+            return SkippedArray(count)
+        self._elements_left -= count
+        if element is ValueType.STRING:
+            return self._strings(count)
+        layout = f"<{count}{SCALAR_FORMATS[element]}"
+        return struct.unpack(layout, self.cursor.take(struct.calcsize(layout)))
+
+    def _strings(self, count: int) -> tuple[str, ...] | SkippedArray:
+        found: list[str] = []
+        while len(found) < count:
+            stored = self.cursor.string_bytes(KEEP_TEXT_BYTES)
+            self._text_left -= len(stored)
+            if self._text_left < 0:
+                self.cursor.skip_strings(count - len(found) - 1)
+                return SkippedArray(count)
+            # Tokens need not be valid UTF-8; this way writing them again gives the same bytes.
+            found.append(stored.decode("utf-8", "surrogateescape"))
+        return tuple(found)
 
     def _skip_array(self, element: ValueType, count: int) -> None:
         if element is ValueType.STRING:
-            self._skip_strings(count)
+            self.cursor.skip_strings(count)
         else:
-            self._skip(count * struct.calcsize(SCALAR_FORMATS[element]))
-
-    def _skip_strings(self, count: int) -> None:
-        # A vocabulary has some 400,000 strings, so one call for each would be slow.
-        length_at = struct.Struct("<Q").unpack_from
-        while count:
-            buffer, at = self._buffer, self._at
-            while count and at + 8 <= len(buffer):
-                at += 8 + length_at(buffer, at)[0]
-                count -= 1
-            self._at = min(at, len(buffer))
-            if at - len(buffer) > MAX_STRING_BYTES:
-                self._refuse(f"claims a string of more than {MAX_STRING_BYTES} bytes")
-            self._skip(max(0, at - len(buffer)))
-            if count:
-                self._skip(self._string_length())
-                count -= 1
-
-    def _string(self) -> str:
-        # Tokens need not be valid UTF-8; this way writing them again gives the same bytes.
-        return self._take(self._string_length()).decode("utf-8", "surrogateescape")
-
-    def _string_length(self) -> int:
-        return self._count("bytes in a string", MAX_STRING_BYTES)
-
-    def _count(self, what: str, limit: int) -> int:
-        count = self._number("Q")
-        if count > limit:
-            self._refuse(f"claims {count} {what} at byte {self.position - 8} (limit {limit})")
-        return count
-
-    def _number(self, code: str) -> int:
-        return int(self._unpack(code))
-
-    def _unpack(self, code: str) -> int | float | bool:
-        layout = "<" + code
-        (value,) = struct.unpack(layout, self._take(struct.calcsize(layout)))
-        assert isinstance(value, int | float)
-        return value
-
-    def _take(self, size: int) -> bytes:
-        taken = self._take_at_most(size)
-        if len(taken) < size:
-            self._end(size - len(taken))
-        return taken
-
-    def _take_at_most(self, size: int) -> bytes:
-        while len(self._buffer) - self._at < size and self._refill():
-            pass
-        taken = self._buffer[self._at : self._at + size]
-        self._at += len(taken)
-        return taken
-
-    def _skip(self, size: int) -> None:
-        while (available := len(self._buffer) - self._at) < size:
-            size -= available
-            self._at = len(self._buffer)
-            if not self._refill():
-                self._end(size)
-        self._at += size
-
-    def _refill(self) -> bool:
-        chunk = self._source.read(CHUNK_BYTES)
-        self._consumed += self._at
-        self._buffer = self._buffer[self._at :] + chunk
-        self._at = 0
-        return bool(chunk)
-
-    def _end(self, missing: int) -> NoReturn:
-        have = self.position
-        raise TruncatedModelError(have=have, need=have + missing, path=self._path)
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise ModelFileError(reason, path=self._path)
+            self.cursor.skip(count * struct.calcsize(SCALAR_FORMATS[element]))

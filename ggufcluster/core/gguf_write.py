@@ -14,6 +14,7 @@ from ggufcluster.core.gguf import (
     SCALAR_FORMATS,
     Scalar,
     SkippedArray,
+    SkippedText,
     Value,
     ValueType,
 )
@@ -132,8 +133,8 @@ def _info(tensor: Tensor, offset: int) -> bytes:
 
 def _value(value: Value) -> bytes:
     content = value.value
-    if isinstance(content, SkippedArray):
-        raise TypeError("an array that was skipped when reading cannot be written")
+    if isinstance(content, SkippedArray | SkippedText):
+        raise TypeError("a value that was passed over when reading cannot be written")
     if not isinstance(content, tuple):
         return struct.pack("<I", value.type) + _scalar(value.type, content)
     if value.element is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.gguf_cursor import plain, shown
 from ggufcluster.core.kv_cache import INDEX_TYPE, KV_ELEMENT_BYTES, index_values, kv_values
 from ggufcluster.core.network import NetworkShape, read_network
 from ggufcluster.core.tensor_classes import ClassQuantisation, TensorClass, class_of, quantisation
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 M3_ARCHITECTURE = "minimax-m3"
 
+_ARCHITECTURE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
@@ -155,7 +157,7 @@ def read_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
     # Without an output head of its own, a model uses a copy of its embedding there.
     own_output = any(tensor.name == "output.weight" for tensor in tensors)
     return ModelFacts(
-        name=first.text("general.name") or architecture,
+        name=plain(first.text("general.name") or architecture),
         architecture=architecture,
         layers=layers,
         layer_bytes=tuple(weights[layer] for layer in range(layers)),
@@ -185,10 +187,12 @@ def layer_of(name: str) -> int | None:
 def _architecture(first: GgufHeader) -> str:
     kind = first.text("general.type") or "model"
     if kind != "model":
-        raise ModelFileError(f"general.type is {kind!r}: not a language model")
+        raise ModelFileError(f"general.type is {shown(kind)}: not a language model")
     architecture = first.text("general.architecture")
     if not architecture:
         raise ModelFileError("has no general.architecture: not a language model")
+    if not _ARCHITECTURE.fullmatch(architecture):
+        raise ModelFileError(f"general.architecture is {shown(architecture)}")
     if architecture == "clip":
         raise ModelFileError("is a vision projector, not a language model")
     return architecture

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _USUAL_BLOCK = 128
 _USUAL_BLOCKS = 16
+_MOST_EXPERTS_USED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class NetworkShape:
 
 
 def read_network(header: GgufHeader, architecture: str, *, vocabulary: int) -> NetworkShape | None:
-    """Read the shapes from the first shard's keys; None where a key that they need is missing.
+    """Read the shapes from the first shard's keys; None where one is missing or absurd.
 
     `vocabulary` is the number of rows of the output head. Counts that differ from block to block
     are read as their largest.
@@ -67,11 +68,11 @@ def read_network(header: GgufHeader, architecture: str, *, vocabulary: int) -> N
         return value if isinstance(value, int) else default
 
     width, query_heads = count("embedding_length"), count("attention.head_count")
-    if not (width and query_heads and vocabulary):
+    if min(width, query_heads, vocabulary) <= 0:
         return None
     experts = count("expert_count")
     inner = count("feed_forward_length")
-    return NetworkShape(
+    shape = NetworkShape(
         width=width,
         vocabulary=vocabulary,
         query_heads=query_heads,
@@ -89,4 +90,18 @@ def read_network(header: GgufHeader, architecture: str, *, vocabulary: int) -> N
         index_size=count("attention.indexer.key_length"),
         block=count("attention.indexer.block_size", _USUAL_BLOCK),
         blocks=count("attention.indexer.top_k", _USUAL_BLOCKS),
+    )
+    return shape if _is_sane(shape) else None
+
+
+def _is_sane(shape: NetworkShape) -> bool:
+    """Say whether the counts are such as a network can have: files may claim anything."""
+    positive = (shape.key_heads, shape.key_size, shape.value_size, shape.block, shape.blocks)
+    not_negative = (shape.dense_layers, shape.dense_width, shape.experts, shape.experts_used)
+    not_negative += (shape.expert_width, shape.shared_experts, shape.index_heads, shape.index_size)
+    return (
+        min(positive) > 0
+        and min(not_negative) >= 0
+        and shape.experts_used <= min(shape.experts, _MOST_EXPERTS_USED)
+        and (shape.experts == 0 or shape.experts_used > 0)
     )

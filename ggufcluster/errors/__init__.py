@@ -26,7 +26,9 @@
     ├── ModelFileError
     │   ├── ModelMissingError       no such model, or none configured
     │   ├── NotGgufError            the file is no GGUF
-    │   └── TruncatedModelError     the file ends too early
+    │   ├── TruncatedModelError     the file ends too early
+    │   ├── MixedShardsError        the shards are not those of one conversion
+    │   └── UnsupportedTensorError  the engine cannot compute with a tensor of the file
     ├── TemplateError               the chat template is missing or does not render
     ├── PlacementError              the model does not fit the devices
     ├── HeadError
@@ -285,6 +287,14 @@ class TruncatedModelError(ModelFileError):
         super().__init__(f"the file has {have:,} bytes and needs {need:,}", path=path)
         self.have = have
         self.need = need
+
+
+class MixedShardsError(ModelFileError):
+    """The shards are not those of one conversion."""
+
+
+class UnsupportedTensorError(ModelFileError):
+    """The engine cannot compute with a tensor of the file."""
 
 
 class TemplateError(GgufClusterError):

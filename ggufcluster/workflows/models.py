@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ggufcluster.core.gguf import GgufHeader, read_header
-from ggufcluster.core.model import ModelFacts, read_facts, shard_names
-from ggufcluster.errors import ModelFileError, ModelMissingError
+from ggufcluster.core.inspection import Inspection, inspect_model
+from ggufcluster.core.model import ModelFacts, shard_names
+from ggufcluster.errors import ModelMissingError
+from ggufcluster.workflows.events import drain
+from ggufcluster.workflows.model_files import LocalFile, read_shards, require_files
 
 
 def find_model(wanted: str | None, folder: Path) -> Path:
@@ -37,29 +39,26 @@ def downloaded_models(folder: Path) -> list[Path]:
 
 
 def read_model(first: Path) -> ModelFacts:
-    """Read the headers of all shards of a model.
+    """Read the headers of all shards of a model; `judge_model` without the rest."""
+    return judge_model(first).facts
+
+
+def judge_model(first: Path) -> Inspection:
+    """Read the headers of all shards of a model on this machine and judge it.
 
     Raises:
         ModelMissingError: A shard is missing.
         NotGgufError: A shard is no GGUF file.
         TruncatedModelError: A shard ends too early.
+        MixedShardsError: The shards are not of one set.
+        UnsupportedTensorError: The engine cannot compute with one of the tensors.
         ModelFileError: The model lacks what every language model has.
     """
-    paths = [first.with_name(name) for name in shard_names(first.name)]
-    missing = [path.name for path in paths if not path.is_file()]
-    if missing:
-        raise ModelMissingError(
-            f"{len(missing)} of {len(paths)} shards are missing: {', '.join(missing[:3])}",
-            path=str(first),
-        )
-    try:
-        return read_facts([_read(path) for path in paths])
-    except ModelFileError as error:
-        if error.path is None:
-            raise type(error)(error.reason, path=str(first)) from error
-        raise
+    paths = shard_paths(first)
+    require_files(paths)
+    return inspect_model(drain(read_shards([LocalFile(path) for path in paths])))
 
 
-def _read(path: Path) -> GgufHeader:
-    with path.open("rb") as stream:
-        return read_header(stream, size=path.stat().st_size, path=str(path))
+def shard_paths(path: Path) -> list[Path]:
+    """Return the files of the set that a file belongs to, in order."""
+    return [path.with_name(name) for name in shard_names(path.name)]

@@ -42,7 +42,7 @@ from ggufcluster.workflows.down import take_down
 from ggufcluster.workflows.events import Note, Warned, Workflow, drain
 from ggufcluster.workflows.loading import LoadWatch
 from ggufcluster.workflows.machines import Machine, survey
-from ggufcluster.workflows.models import find_model, read_model
+from ggufcluster.workflows.models import find_model, judge_model
 from ggufcluster.workflows.plan_notes import compare, describe
 from ggufcluster.workflows.proof import prove
 from ggufcluster.workflows.status import open_api, read_key, status
@@ -116,7 +116,7 @@ class Up:
     def _bring_up(self) -> Workflow[ClusterRecord]:
         check_extra(self.wish.extra)
         head = survey(self.seams.local)
-        model_path, model = self._model(head)
+        model_path, model = yield from self._model(head)
         self._check_template(model, str(model_path))
         read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
@@ -135,9 +135,12 @@ class Up:
             self._undo(record.id, error)
             raise
 
-    def _model(self, head: Machine) -> tuple[Path, ModelFacts]:
+    def _model(self, head: Machine) -> Workflow[tuple[Path, ModelFacts]]:
         path = find_model(self.wish.model, Path(head.paths.models))
-        return path, read_model(path)
+        found = judge_model(path)
+        for warning in found.warnings:
+            yield Warned(warning)
+        return path, found.facts
 
     def _check_template(self, model: ModelFacts, path: str) -> None:
         text = model.template

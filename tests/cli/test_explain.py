@@ -107,6 +107,8 @@ README_MESSAGES = {
     "does not fit": errors.PlacementError,
     "llama-server did not start": errors.HeadStartError,
     "no progress for": errors.LoadStalledError,
+    "comes from another conversion": errors.MixedShardsError,
+    "which the engine cannot use": errors.UnsupportedTensorError,
     "sparse attention is off": errors.ProofError,
     "no tool call was parsed": errors.ProofError,
     "cannot compile for": errors.ToolchainError,

@@ -155,7 +155,10 @@ def test_other_files_are_not_gguf(data: bytes) -> None:
         (one_tensor(dimensions=(2**40, 2**40)), "absurd shape"),
         (one_tensor(kind=4), "unknown type 4"),
         (one_tensor(dimensions=(33,), kind=8), "do not fill Q8_0 blocks"),
-        (one_tensor(offset=8), "not aligned"),
+        (one_tensor(dimensions=(2**61,)), "beyond what a file can hold"),
+        (one_tensor(dimensions=(0, 2)), "absurd shape"),
+        (one_tensor(offset=8), "begins at byte 8 of the data instead of 0"),
+        (one_tensor(offset=2**64 - 32), "begins at byte 18,446,744,073,709,551,584"),
     ],
 )
 def test_absurd_headers_are_refused(data: bytes, reason: str) -> None:
@@ -179,9 +182,9 @@ def test_a_tensor_that_appears_twice_is_refused() -> None:
 
 
 def test_tensor_data_beyond_the_file_is_truncated() -> None:
-    """An offset behind the end of the file counts as missing data."""
+    """A tensor that reaches beyond the end of the file counts as missing data."""
     with pytest.raises(TruncatedModelError) as caught:
-        read(one_tensor(offset=2**40))
+        read(one_tensor(dimensions=(2**40,)))
     assert caught.value.need > 2**40
 
 

@@ -133,6 +133,15 @@ def test_a_model_without_the_basics_is_refused(key: str) -> None:
         read_facts([header(keys, TENSORS)])
 
 
+def test_names_from_the_file_do_no_harm() -> None:
+    """A name with terminal commands loses them; an architecture with some is refused."""
+    name = read_facts([header(KEYS | {"general.name": "M\x1b[2J" + "3" * 500}, TENSORS)]).name
+    assert name.startswith("M?[2J33")
+    assert len(name) == 80
+    with pytest.raises(ModelFileError, match=r"is 'x\\x1b\[2J'"):
+        read_facts([header(KEYS | {"general.architecture": "x\x1b[2J"}, TENSORS)])
+
+
 @pytest.mark.parametrize("count", [0, 1 << 31])
 def test_an_absurd_number_of_layers_is_refused(count: int) -> None:
     """A damaged count neither passes nor fills the memory."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ggufcluster.core.gguf import GgufHeader, Value, ValueType
 from ggufcluster.core.network import NetworkShape, read_network
 
@@ -36,6 +38,7 @@ def test_experts_follow_the_leading_layers() -> None:
         attention__head_count=4,
         block_count=7,
         expert_count=8,
+        expert_used_count=2,
         leading_dense_block_count=2,
         expert_feed_forward_length=32,
     )
@@ -54,3 +57,22 @@ def test_without_width_heads_or_vocabulary_there_is_no_shape() -> None:
     assert read_network(header(attention__head_count=4), "x", vocabulary=9) is None
     whole = header(embedding_length=64, attention__head_count=4)
     assert read_network(whole, "x", vocabulary=0) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"attention__key_length": 0},
+        {"attention__key_length": -128},
+        {"attention__head_count_kv": 0},
+        {"attention__indexer__block_size": 0},
+        {"expert_count": 8, "expert_used_count": 9},
+        {"expert_count": 8},
+        {"expert_count": 1 << 31, "expert_used_count": 1 << 31},
+        {"feed_forward_length": -1},
+    ],
+)
+def test_absurd_counts_give_no_shape(odd: dict[str, int]) -> None:
+    """A file may claim anything; nothing is computed from what no network can have."""
+    keys = {"embedding_length": 64, "attention__head_count": 4, "block_count": 2} | odd
+    assert read_network(header(**keys), "x", vocabulary=100) is None

@@ -13,6 +13,8 @@ import pytest
 from ggufcluster.adapters.remote import CommandResult
 from ggufcluster.core.build_id import Backend, BuildOptions
 from ggufcluster.core.engine import Engine
+from ggufcluster.core.ggml_types import TensorType
+from ggufcluster.core.gguf_write import GgufModel, Tensor
 from ggufcluster.core.machine import Machine
 from ggufcluster.core.units import GIB, MIB
 from ggufcluster.core.wish import Wish
@@ -30,6 +32,7 @@ from ggufcluster.errors import (
     ProofError,
     RemoteCommandError,
     TemplateError,
+    UnsupportedTensorError,
     WorkerAddressError,
     WorkerBusyError,
     WorkerFingerprintError,
@@ -39,7 +42,7 @@ from ggufcluster.workflows.events import Note, Warned, drain
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines, Up
 from tests.workflows.fakes import FINGERPRINT, FakeApi, Process, World, collect, facts, run_folder
-from tests.workflows.tiny_model import write_model
+from tests.workflows.tiny_model import tiny, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,6 +273,30 @@ def test_a_template_that_does_not_render_is_refused(case: Case, tmp_path: Path) 
     case.wish = replace(case.wish, template=good)
     _, record = collect(case.up())
     assert record.template == f"generic, {good}"
+
+
+def test_a_model_that_cannot_run_is_refused_before_anything_is_started(
+    case: Case, tmp_path: Path
+) -> None:
+    """What `inspect` refuses, `up` refuses: no engine is built, no worker started."""
+    odd = Tensor("token_embd.weight", (64, 2), TensorType.F64, bytes(1024))
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(GgufModel(tiny().metadata, [odd, *tiny().tensors[1:]]).to_bytes())
+    case.wish = replace(case.wish, model=str(path))
+    assert "odd.gguf: tensor 'token_embd.weight' is of type F64" in str(
+        case.fails(UnsupportedTensorError)
+    )
+    assert case.built == []
+    assert case.starts() == 0
+
+
+def test_what_should_be_known_of_a_model_is_told(case: Case, tmp_path: Path) -> None:
+    """The warnings of `inspect` stand among those of `up`."""
+    path = write_model(tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes() + bytes(1000))
+    assert "m.gguf: 1,000 bytes behind the last tensor belong to nothing" in notes(
+        collect(case.up())[0]
+    )
 
 
 def test_two_names_of_one_machine_are_refused(case: Case) -> None:
