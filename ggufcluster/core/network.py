@@ -97,11 +97,16 @@ def read_network(header: GgufHeader, architecture: str, *, vocabulary: int) -> N
 def _is_sane(shape: NetworkShape) -> bool:
     """Say whether the counts are such as a network can have: files may claim anything."""
     positive = (shape.key_heads, shape.key_size, shape.value_size, shape.block, shape.blocks)
-    not_negative = (shape.dense_layers, shape.dense_width, shape.experts, shape.experts_used)
-    not_negative += (shape.expert_width, shape.shared_experts, shape.index_heads, shape.index_size)
+    counts: tuple[int, ...] = (
+        shape.dense_layers,
+        shape.dense_width,
+        shape.experts,
+        shape.experts_used,
+    )
+    counts += (shape.expert_width, shape.shared_experts, shape.index_heads, shape.index_size)
     return (
         min(positive) > 0
-        and min(not_negative) >= 0
+        and min(counts) >= 0
         and shape.experts_used <= min(shape.experts, _MOST_EXPERTS_USED)
         and (shape.experts == 0 or shape.experts_used > 0)
     )

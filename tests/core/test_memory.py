@@ -17,7 +17,7 @@ from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.core.units import GIB, MIB
 from tests.core.m3_model import m3_facts
 
-RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-30-plan.json"
+RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-30-plan" / "cpu-toys.json"
 LOAD = Workload(context=131_072, parallel=1, ubatch=2048, kv_type="q8_0", path="native")
 
 

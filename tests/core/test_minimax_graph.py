@@ -14,7 +14,7 @@ from ggufcluster.core.network import NetworkShape
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.core.units import MIB
 
-RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-30-plan.json"
+RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-30-plan" / "cpu-toys.json"
 # Reports have two digits after the point; a few odd bytes of alignment may turn the last one.
 ROUNDING = 0.01
 
