@@ -13,10 +13,22 @@ from ggufcluster.adapters.ports import try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
+from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
-from ggufcluster.workflows.inspect import far_files, is_address, local_files
+from ggufcluster.workflows.inspect import (
+    far_files,
+    hub_files,
+    hub_listing,
+    is_address,
+    is_repository,
+    local_files,
+    split_address,
+)
+from ggufcluster.workflows.machines import survey
+from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
@@ -25,11 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ggufcluster.adapters.http import Api
+    from ggufcluster.adapters.hub import Hub
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.secret import Secret
-    from ggufcluster.core.worker_address import SshWorker
     from ggufcluster.workflows.model_files import ModelFile
+    from ggufcluster.workflows.originals import Originals
 
 
 class World:
@@ -89,17 +102,57 @@ def world(settings: Settings) -> Iterator[World]:
 
 
 @contextmanager
-def model_files(target: str | None) -> Iterator[Sequence[ModelFile]]:
-    """Give the files of a model: of this machine, or of a server by the address of one of them.
+def model_files(
+    target: str | None,
+    *,
+    default: str | None,
+    quant: str | None = None,
+    include: str | None = None,
+    revision: str = "main",
+) -> Iterator[Sequence[ModelFile]]:
+    """Give the files of a model: of this machine, at an address, or in a repository of the hub.
+
+    Args:
+        target: What was asked for.
+        default: File of this machine that is meant if nothing was.
+        quant: Quantisation in a repository.
+        include: Shell pattern instead.
+        revision: Branch, tag or commit of a repository.
 
     Raises:
         ModelMissingError: It is not on this machine.
+        DownloadError: It is not on the hub.
     """
     if target is not None and is_address(target):
         with RangeClient() as client:
             yield far_files(client, target)
+    elif target is not None and is_repository(target):
+        with _hub_client() as (hub, client):
+            yield hub_files(hub, client, target, quant=quant, include=include, revision=revision)
     else:
-        yield local_files(target, Path(paths_from_env(os.environ).models))
+        yield local_files(target or default, Path(paths_from_env(os.environ).models))
+
+
+@contextmanager
+def open_originals(place: str | None, *, revision: str) -> Iterator[Originals]:
+    """Open an original model: a folder of this machine, an address, or a repository of the hub."""
+    place = place or ORIGINAL
+    if is_address(place):
+        split_address(place)
+        with RangeClient() as client:
+            yield FarOriginals(client, place)
+    elif is_repository(place):
+        with _hub_client() as (hub, client):
+            yield HubOriginals(hub, client, hub_listing(hub, place, revision))
+    else:
+        yield LocalOriginals(Path(place).expanduser())
+
+
+@contextmanager
+def _hub_client() -> Iterator[tuple[Hub, RangeClient]]:
+    hub = open_hub()
+    with RangeClient(token=hub.token, token_for=hub.endpoint) as client:
+        yield hub, client
 
 
 def build_request(settings: Settings) -> BuildRequest:
@@ -112,6 +165,26 @@ def build_request(settings: Settings) -> BuildRequest:
         jobs=settings["engine.jobs"],
         source=Path(source) if source else None,
     )
+
+
+def open_hub() -> Hub:
+    """Return the model hub that the environment names."""
+    from ggufcluster.adapters.hub import HuggingFaceHub  # noqa: PLC0415 - only downloads need it
+
+    return HuggingFaceHub()
+
+
+def available_memory(settings: Settings) -> dict[str, int]:
+    """Return the free memory of this machine and of each worker's, in bytes, by name.
+
+    A machine counts once, however it is called. Raises `HostError`.
+    """
+    targets = [parse_worker(text) for text in settings["workers.hosts"]]
+    with world(settings) as outside:
+        far = [outside.connect(target) for target in targets if isinstance(target, SshWorker)]
+        machines = [survey(remote) for remote in (outside.local, *far)]
+    by_id = {machine.facts.machine_id: machine for machine in reversed(machines)}
+    return {m.name: m.facts.memory_available for m in reversed(by_id.values())}
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -49,6 +49,7 @@ _SOLE_IMPORTERS: dict[str, str | tuple[str, ...]] = {
     "paramiko": "adapters/ssh/",
     "subprocess": "adapters/local.py",
     "httpx": "adapters/http/",
+    "huggingface_hub": "adapters/hub.py",
     "typer": "cli/",
     "rich": "cli/",
     "jinja2": "core/chat_template.py",

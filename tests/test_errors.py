@@ -66,6 +66,7 @@ EXAMPLES = [
     errors.ModelMissingError("no such file", path="/m"),
     errors.NotGgufError("bad magic", path="/m"),
     errors.TruncatedModelError(have=1000, need=2000, path="/m"),
+    errors.GraftError("has its indexer already", path="/m"),
     errors.MixedShardsError("is shard 2 of 3", path="/m"),
     errors.UnsupportedTensorError("is of type F64", path="/m"),
     errors.TemplateError("line 1", path="/t"),

@@ -98,6 +98,7 @@ _TABLE: tuple[
     (errors.TruncatedModelError, 42, _text("download that file again")),
     (errors.MixedShardsError, 46, _text("download the whole set again, into a folder of its own")),
     (errors.UnsupportedTensorError, 47, _text("choose another quantisation, or convert it again")),
+    (errors.GraftError, 48, _text("see `ggufcluster graft-indexer --help`; nothing was changed")),
     (errors.ModelFileError, 43, _text("download it again, or give another model")),
     (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
     (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),

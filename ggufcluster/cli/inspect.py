@@ -19,9 +19,20 @@ def register(app: typer.Typer) -> None:
 def inspect(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE|ADDRESS]", help="Unset: the model that `up` would run."),
+        typer.Argument(
+            metavar="[FILE|OWNER/NAME|ADDRESS]", help="Unset: the model that `up` would run."
+        ),
     ] = None,
     *,
+    quant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Quantisation in a repository.")
+    ] = None,
+    include: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Files in a repository, instead of --quant.")
+    ] = None,
+    revision: Annotated[
+        str, typer.Option(metavar="NAME", help="Branch, tag or commit of a repository.")
+    ] = "main",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -31,6 +42,7 @@ def inspect(
 
     Examples:
       ggufcluster inspect m3-00001-of-00005.gguf
+      ggufcluster inspect unsloth/MiniMax-M3-GGUF --quant UD-IQ4_XS
       ggufcluster inspect https://example.org/m3-00001-of-00005.gguf --json
     """
     from ggufcluster.cli import inspect_report
@@ -41,6 +53,13 @@ def inspect(
 
     settings = load_settings(os.environ, folder=Path.cwd(), flags={})
     output = Output(as_json=as_json, quiet=quiet)
-    with model_files(target or settings["model"]) as files:
+    wanted = model_files(
+        target,
+        default=settings["model"],
+        quant=quant,
+        include=include,
+        revision=revision,
+    )
+    with wanted as files:
         found = output.follow(look(files))
     inspect_report.show(output, found, template=settings["template"], as_json=as_json)

@@ -154,7 +154,8 @@ class _PlainSink(_Sink):
                 self._began[event.label] = time.monotonic()
                 self._console.print(Text(f"{event.label} ..."))
             case events.Progress():
-                self._show_progress(event)
+                if not event.within:  # a log wants the whole only
+                    self._show_progress(event)
             case _:
                 _show_line(self._console, event)
 

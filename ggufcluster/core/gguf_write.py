@@ -56,11 +56,11 @@ class GgufModel:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the file piece by piece, so that it need not be held twice in memory."""
+        pairs = [pair(key, value) for key, value in self.metadata.items()]
         alignment = _alignment(self.metadata)
-        head = _header(self.metadata, self.tensors, alignment)
-        yield _padded(head, alignment)
+        yield head(pairs, self.tensors, alignment)
         for tensor in self.tensors:
-            yield _padded(tensor.data, alignment)
+            yield padded(tensor.data, alignment)
 
     def write_to(self, sink: ByteSink) -> int:
         """Write the file to `sink` and return its length in bytes."""
@@ -73,6 +73,51 @@ class GgufModel:
     def to_bytes(self) -> bytes:
         """Return the whole file as bytes."""
         return b"".join(self.chunks())
+
+
+class Described(Protocol):
+    """A tensor's name, shape and type, without its data."""
+
+    @property
+    def name(self) -> str:
+        """Name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions, row length first."""
+
+    @property
+    def type(self) -> TensorType:
+        """How it is stored."""
+
+
+def head(pairs: Sequence[bytes], tensors: Sequence[Described], alignment: int) -> bytes:
+    """Return all that stands before the data, padded to where the data begins.
+
+    The data of each tensor follows in the same order, each `padded`.
+
+    Args:
+        pairs: Keys with their values, as `pair` makes them.
+        tensors: What follows.
+        alignment: What the pairs say of it, 32 if nothing.
+    """
+    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(pairs)), *pairs]
+    offset = 0
+    for tensor in tensors:
+        parts.append(_info(tensor, offset))
+        size = tensor_bytes(tensor.shape, tensor.type)
+        offset += size + -size % alignment
+    return padded(b"".join(parts), alignment)
+
+
+def pair(key: str, value: Value) -> bytes:
+    """Return a key with its value as stored."""
+    return _text(key) + _value(value)
+
+
+def padded(data: bytes, alignment: int) -> bytes:
+    """Fill data up to the next multiple of the alignment."""
+    return data + bytes(-len(data) % alignment)
 
 
 def string(value: str) -> Value:
@@ -114,18 +159,7 @@ def _alignment(metadata: Mapping[str, Value]) -> int:
     return stored.value
 
 
-def _header(metadata: Mapping[str, Value], tensors: Sequence[Tensor], alignment: int) -> bytes:
-    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
-    for key, value in metadata.items():
-        parts += [_text(key), _value(value)]
-    offset = 0
-    for tensor in tensors:
-        parts.append(_info(tensor, offset))
-        offset += len(tensor.data) + -len(tensor.data) % alignment
-    return b"".join(parts)
-
-
-def _info(tensor: Tensor, offset: int) -> bytes:
+def _info(tensor: Described, offset: int) -> bytes:
     count = len(tensor.shape)
     numbers = struct.pack(f"<I{count}QIQ", count, *tensor.shape, tensor.type, offset)
     return _text(tensor.name) + numbers
@@ -134,7 +168,7 @@ def _info(tensor: Tensor, offset: int) -> bytes:
 def _value(value: Value) -> bytes:
     content = value.value
     if isinstance(content, SkippedArray | SkippedText):
-        raise TypeError("a value that was passed over when reading cannot be written")
+        raise TypeError("a value that was skipped when reading cannot be written")
     if not isinstance(content, tuple):
         return struct.pack("<I", value.type) + _scalar(value.type, content)
     if value.element is None:
@@ -152,7 +186,3 @@ def _scalar(kind: ValueType, value: Scalar) -> bytes:
 def _text(value: str) -> bytes:
     data = value.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(data)) + data
-
-
-def _padded(data: bytes, alignment: int) -> bytes:
-    return data + bytes(-len(data) % alignment)

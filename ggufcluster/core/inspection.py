@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE = "tokenizer.chat_template"
 _MOST_TRAIN_CONTEXT = 1 << 31
+_MOST_KV_VALUES = 1 << 24
 _TABLES = ("ffn_gate_tid2eid",)  # whole numbers to look up, not to multiply with
 
 
@@ -154,6 +155,8 @@ def _check_counts(facts: ModelFacts, first: GgufHeader, shapes: dict[str, tuple[
         raise ModelFileError(f"uses {facts.experts_used} of {facts.experts} experts")
     if facts.dense_layers not in range(facts.layers + 1):
         raise ModelFileError(f"has {facts.dense_layers} dense layers of {facts.layers}")
+    if not all(0 <= size <= _MOST_KV_VALUES for size in (*facts.kv_values, *facts.index_values)):
+        raise ModelFileError("has keys and values of an absurd size")
     beyond = next((n for n in shapes if (layer_of(n) or 0) >= facts.layers), None)
     if beyond:
         raise ModelFileError(f"has tensor {shown(beyond)} but only {facts.layers} layers")
@@ -201,7 +204,7 @@ def _warnings(facts: ModelFacts, shards: Sequence[Shard]) -> Iterator[str]:
     if facts.kind is ModelKind.M3_DENSE:
         yield (
             f"{facts.name} has no indexer tensors: it can only run with dense attention,"
-            " which is slower the longer the context"
+            " which is slower the longer the context; `ggufcluster graft-indexer` adds them"
         )
     for shard in shards:
         if shard.surplus:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.core.gguf_cursor import shown
 from ggufcluster.core.model import M3_ARCHITECTURE
+from ggufcluster.core.tensor_classes import TensorClass, class_of
 from ggufcluster.errors import ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ggufcluster.core.gguf import GgufHeader
+    from ggufcluster.core.gguf import GgufHeader, Scalar
 
 Shape = tuple[int, ...]
 
@@ -103,10 +104,13 @@ def read_shape(first: GgufHeader) -> M3Shape:
     """
 
     def number(key: str) -> int:
-        return first.number(f"{M3_ARCHITECTURE}.{key}")
+        key = f"{M3_ARCHITECTURE}.{key}"
+        value = first.get(key)
+        # A size may be stored once for each layer; in this architecture all are equal.
+        return _only(value, key) if isinstance(value, tuple) else first.number(key)
 
     def optional(key: str) -> int:
-        return first.optional(f"{M3_ARCHITECTURE}.{key}")
+        return number(key) if f"{M3_ARCHITECTURE}.{key}" in first.metadata else 0
 
     heads = number("attention.head_count")
     return M3Shape(
@@ -138,7 +142,7 @@ def check_m3(first: GgufHeader, shapes: Mapping[str, Shape]) -> None:
     shape = read_shape(first)
     wanted = {name: s for name, s in shape.tensors() if not _is_fused(name, shapes)}
     _require(wanted, shapes, "tensors")
-    present = [name for name in shapes if ".indexer." in name]
+    present = any(class_of(name) is TensorClass.INDEXER for name in shapes)
     keys = [key for key in INDEXER_KEYS if first.optional(key) > 0]
     if not present and not keys:
         return
@@ -163,6 +167,14 @@ def _require(wanted: Mapping[str, Shape], shapes: Mapping[str, Shape], what: str
             raise ModelFileError(
                 f"tensor {shown(name)} has the shape {shapes[name]} instead of {shape}"
             )
+
+
+def _only(values: tuple[Scalar, ...], key: str) -> int:
+    found = set(values)
+    one = found.pop() if len(found) == 1 else None
+    if not isinstance(one, int):
+        raise ModelFileError(f"has other numbers than one for all layers in {key}")
+    return one
 
 
 def _is_fused(name: str, shapes: Mapping[str, Shape]) -> bool:

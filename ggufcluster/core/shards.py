@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.gguf import ValueType
 from ggufcluster.core.gguf_cursor import shown
 from ggufcluster.core.model import shard_names
 from ggufcluster.errors import MixedShardsError
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 SPLIT_NUMBER = "split.no"
 SPLIT_COUNT = "split.count"
 SPLIT_TENSORS = "split.tensors.count"
+# Ours, in the first shard of a set that got an indexer: how many shards the set had before. Those
+# are linked as they are and go on telling the old count, which llama.cpp does not read.
+GRAFTED_SHARDS = "ggufcluster.graft.shards"
+
+_SPLIT_TYPES = {
+    SPLIT_NUMBER: ValueType.UINT16,
+    SPLIT_COUNT: ValueType.UINT16,
+    SPLIT_TENSORS: ValueType.INT32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +82,30 @@ def check_set(shards: Sequence[Shard]) -> None:
 
 def _check_place(shard: Shard, place: int, shards: Sequence[Shard]) -> None:
     said = shard.header.optional(SPLIT_NUMBER), shard.header.optional(SPLIT_COUNT)
-    if said != (place, len(shards)):
+    before = shards[0].header.optional(GRAFTED_SHARDS)
+    grafted = 0 < place < before == len(shards) - 1
+    if said != (place, before if grafted else len(shards)):
         number, count = said
         what = f"is shard {number + 1} of {count}" if count else "is not part of a set"
         wanted = f"shard {place + 1} of {len(shards)}"
         raise MixedShardsError(f"{what}, by its name {wanted}", path=shard.path)
-    for key in _differing_keys(shard, shards[0]):
+    for key, kind in _SPLIT_TYPES.items():
+        value = shard.header.metadata.get(key)
+        if value is not None and value.type is not kind:
+            reason = f"stores {key} as {value.type.name}, with which llama.cpp aborts"
+            raise MixedShardsError(reason, path=shard.path)
+    for key in _differing_keys(shard, shards[0], grafted=grafted):
         raise MixedShardsError(
             f"comes from another conversion than {shards[0].name}: {key} differs", path=shard.path
         )
 
 
-def _differing_keys(shard: Shard, first: Shard) -> Iterator[str]:
+def _differing_keys(shard: Shard, first: Shard, *, grafted: bool) -> Iterator[str]:
     """Yield the keys that both have with different values; most shards repeat only a few."""
+    own = {SPLIT_NUMBER, *((SPLIT_COUNT, SPLIT_TENSORS) if grafted else ())}
     for key, value in shard.header.metadata.items():
         theirs = first.header.metadata.get(key)
-        if key != SPLIT_NUMBER and theirs is not None and theirs.value != value.value:
+        if key not in own and theirs is not None and theirs.value != value.value:
             yield shown(key)
 
 

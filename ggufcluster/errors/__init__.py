@@ -27,6 +27,7 @@
     │   ├── ModelMissingError       no such model, or none configured
     │   ├── NotGgufError            the file is no GGUF
     │   ├── TruncatedModelError     the file ends too early
+    │   ├── GraftError              the indexer of an original cannot be added
     │   ├── MixedShardsError        the shards are not those of one conversion
     │   └── UnsupportedTensorError  the engine cannot compute with a tensor of the file
     ├── TemplateError               the chat template is missing or does not render
@@ -287,6 +288,10 @@ class TruncatedModelError(ModelFileError):
         super().__init__(f"the file has {have:,} bytes and needs {need:,}", path=path)
         self.have = have
         self.need = need
+
+
+class GraftError(ModelFileError):
+    """The indexer of an original model cannot be added to a GGUF."""
 
 
 class MixedShardsError(ModelFileError):

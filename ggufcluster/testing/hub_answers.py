@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from ggufcluster.testing.bucket import Bucket
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -120,8 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(_TRICKLE_SECONDS)
 
     def _send(self, data: memoryview) -> None:
-        for offset in range(0, len(data), _CHUNK):
-            piece = data[offset : offset + _CHUNK]
+        own = Bucket(self.hub.connection_rate)
+        chunk = min(self.hub.bucket.piece(_CHUNK), own.piece(_CHUNK))
+        for offset in range(0, len(data), chunk):
+            piece = data[offset : offset + chunk]
+            own.take(len(piece))
             self.hub.bucket.take(len(piece))
             self.connection.sendall(piece)
             self.hub.count(len(piece))
@@ -225,7 +230,7 @@ def _asked_range(text: str | None, size: int) -> tuple[int, int]:
 
 
 def _sibling(name: str, file: Published) -> dict[str, Any]:
-    entry: dict[str, Any] = {"rfilename": name, "size": len(file.data), "blobId": file.sha256[:40]}
+    entry: dict[str, Any] = {"rfilename": name, "size": len(file.data), "blobId": file.git_sha1}
     if file.lfs:
         entry["lfs"] = {"sha256": file.sha256, "size": len(file.data), "pointerSize": 130}
     return entry

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ggufcluster.testing.bucket import Bucket
 from ggufcluster.testing.hub_answers import FileHandler, HubHandler
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ _POLL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that came in; `origin` is ``hub`` or ``files``."""
+    """A request that came in at `time`, seconds since 1970; `origin` is ``hub`` or ``files``."""
 
     origin: str
     method: str
     path: str
     headers: Mapping[str, str]
+    time: float
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Published:
 
     data: memoryview
     sha256: str
+    git_sha1: str
     lfs: bool
 
 
@@ -78,6 +81,7 @@ class HubServer:
     Args:
         prefix: Path before everything, such as ``/mirror``.
         rate: Bytes a second that the file server sends over all connections; None for no limit.
+        connection_rate: Bytes a second that it sends over one connection; None for no limit.
 
     Attributes:
         token: Access token that private and gated repositories want.
@@ -88,7 +92,9 @@ class HubServer:
         direct: Serve files from the hub itself, without a redirect, as simple mirrors do.
     """
 
-    def __init__(self, *, prefix: str = "", rate: float | None = None) -> None:
+    def __init__(
+        self, *, prefix: str = "", rate: float | None = None, connection_rate: float | None = None
+    ) -> None:
         self.prefix = prefix
         self.token = f"hf_{secrets.token_hex(8)}"
         self.asked: list[Asked] = []
@@ -97,7 +103,8 @@ class HubServer:
         self.private: set[str] = set()
         self.direct = False
         self.generation = 1
-        self.bucket = _Bucket(rate)
+        self.bucket = Bucket(rate)
+        self.connection_rate = connection_rate
         self._faults: list[Fault] = []
         self._repositories: dict[str, dict[str, str]] = {}
         self._commits: dict[tuple[str, str], dict[str, Published]] = {}
@@ -199,7 +206,7 @@ class HubServer:
         """Write a request down and return what is to go wrong with it."""
         headers = {name.lower(): value for name, value in handler.headers.items()}
         with self._lock:
-            self.asked.append(Asked(origin, handler.command, handler.path, headers))
+            self.asked.append(Asked(origin, handler.command, handler.path, headers, time.time()))
             for fault in self._faults:
                 if fault.origin == origin and fault.match in handler.path and fault.times != 0:
                     fault.times = None if fault.times is None else fault.times - 1
@@ -225,30 +232,12 @@ class _Server(ThreadingHTTPServer):
         """Be quiet about clients that go away."""
 
 
-class _Bucket:
-    """Bytes that may be sent now, shared by all connections."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-        self._next = 0.0
-        self._lock = threading.Lock()
-
-    def take(self, count: int) -> None:
-        """Wait until `count` more bytes may be sent."""
-        if self._rate is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            # A short burst makes up for late wake-ups; more would exceed the rate.
-            begin = max(self._next, now - 0.05)
-            self._next = begin + count / self._rate
-        time.sleep(max(0.0, begin - now))
-
-
 def _published(content: bytes | Path, *, lfs: bool) -> Published:
     if isinstance(content, Path):
         with content.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     else:
         data = memoryview(content)
-    return Published(data, hashlib.sha256(data).hexdigest(), lfs)
+    git = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
+    git.update(data)
+    return Published(data, hashlib.sha256(data).hexdigest(), git.hexdigest(), lfs)

@@ -28,12 +28,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a step is; `total` is None while unknown. The sink works out rate and time left."""
+    """How far a step is; `total` is None while unknown. The sink works out rate and time left.
+
+    `within` is the label of the step that this one is a share of, if any.
+    """
 
     label: str
     done: int
     total: int | None
     unit: Unit = Unit.STEPS
+    within: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from ggufcluster.adapters.hub import Hub
+    from ggufcluster.core.download.listing import Listing, PublishedFile
+
 _LABEL = "Reading headers"
 
 
@@ -48,14 +51,15 @@ class ModelFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file of this machine."""
+    """A file of this machine; `name` is what people know it by, if not its path."""
 
     place: Path
+    name: str = ""
 
     @property
     def path(self) -> str:
-        """Where it is."""
-        return str(self.place)
+        """Name for people."""
+        return self.name or str(self.place)
 
     def open(self) -> AbstractContextManager[OpenFile]:
         """Open it; raises OSError."""
@@ -83,6 +87,33 @@ class FarFile:
             DownloadError: The server does not give ranges of it.
         """
         return RemoteFile(self.client, self.url, block=FIRST_CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository, at one commit.
+
+    Attributes:
+        hub: The hub.
+        client: Connection that gives ranges, with the hub's token.
+        listing: What the repository publishes.
+        published: The file.
+    """
+
+    hub: Hub
+    client: RangeClient
+    listing: Listing
+    published: PublishedFile
+
+    @property
+    def path(self) -> str:
+        """Name for people."""
+        return f"{self.listing.repository}/{self.published.path}"
+
+    def open(self) -> AbstractContextManager[OpenFile]:
+        """Ask the hub for its address and open it as a `FarFile`; raises DownloadError."""
+        url = self.hub.address(self.listing, self.published)
+        return FarFile(self.client, url, self.path).open()
 
 
 class _LocalStream(io.FileIO):

@@ -22,7 +22,20 @@ from ggufcluster.config import SETTINGS
 
 ROOT = Path(ggufcluster.__file__).parents[1]
 HEAVY = ("paramiko", "httpx", "rich", "jinja2", "numpy", "huggingface_hub", "llama_cpp")
-COMMANDS = ("up", "down", "status", "logs", "plan", "build", "inspect", "toy", "config")
+COMMANDS = (
+    "up",
+    "down",
+    "status",
+    "logs",
+    "plan",
+    "build",
+    "download",
+    "models",
+    "inspect",
+    "graft-indexer",
+    "toy",
+    "config",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -115,6 +115,11 @@ README_MESSAGES = {
     "does not apply": errors.PatchError,
     "the record of the cluster is damaged": errors.RecordError,
     "the cluster is in use by process": errors.ClusterBusyError,
+    "wants its terms accepted": errors.AccessDeniedError,
+    "is not on huggingface.co": errors.RepositoryMissingError,
+    "belongs to commit": errors.RevisionMovedError,
+    "sends the whole file": errors.RangesIgnoredError,
+    "SHA-256 is": errors.ChecksumError,
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.cli.app import app, run
 from ggufcluster.core.gguf_write import GgufModel
 from ggufcluster.testing import HubServer
@@ -78,6 +79,8 @@ def test_a_dense_m3_comes_with_a_note(tmp_path: Path) -> None:
     lines = call(str(path))
     assert "dense: no indexer" in lines
     assert "note: Tiny has no indexer tensors" in lines
+    assert "`ggufcluster graft-indexer`" in lines
+    assert max(map(len, lines.splitlines())) <= 80
     assert "none: llama.cpp would guess one" in lines
 
 
@@ -101,6 +104,20 @@ def test_an_address_is_inspected_by_its_header(sparse: Path) -> None:
     assert far.pop("files")[0]["path"].startswith("127.0.0.1:")
     near.pop("files")
     assert far == near
+
+
+def test_a_repository_is_inspected_with_quant(
+    sparse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that choose a model of a repository reach the hub."""
+    with HubServer() as server:
+        server.publish("me/m", {"a-Q4_0.gguf": sparse, "a-Q8_0.gguf": b"x"}, revision="v1")
+        hub = HuggingFaceHub(endpoint=server.root, cache=tmp_path)
+        monkeypatch.setattr("ggufcluster.wiring.open_hub", lambda: hub)
+        found = json.loads(call("me/m", "--quant", "Q4_0", "--revision", "v1", "--json"))
+        assert found["files"][0]["path"] == "me/m/a-Q4_0.gguf"
+        assert fail(monkeypatch, "me/m", "--quant", "Q4_0") == 84
+        assert fail(monkeypatch, "me/none") == 83
 
 
 def test_without_a_name_the_only_downloaded_model_is_meant(sparse: Path) -> None:

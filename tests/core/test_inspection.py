@@ -102,6 +102,8 @@ def test_a_table_of_whole_numbers_is_no_matrix() -> None:
         ({"llama.expert_used_count": uint32(4)}, "uses 4 of 0 experts"),
         ({"llama.expert_count": Value(ValueType.INT32, -1)}, "uses 0 of -1 experts"),
         ({"llama.leading_dense_block_count": uint32(9)}, "9 dense layers of 4"),
+        ({"llama.attention.value_length": Value(ValueType.INT8, -33)}, "of an absurd size"),
+        ({"llama.attention.key_length": uint32(2**31)}, "of an absurd size"),
         ({"llama.block_count": uint32(3)}, "has tensor 'blk.3.attn_q.weight' but only 3 layers"),
         ({"llama.embedding_length": uint32(63)}, r"shape \(64, 2\) instead of \(63, 2\)"),
         ({"llama.embedding_length": string("64")}, "has no llama.embedding_length"),

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from ggufcluster.core.gguf import GgufHeader, read_header
-from ggufcluster.core.gguf_write import GgufModel, uint32
+from ggufcluster.core.gguf import GgufHeader, ValueType, read_header
+from ggufcluster.core.gguf_write import GgufModel, array, uint32
 from ggufcluster.core.m3_tensors import INDEXER_KEYS, check_m3
 from ggufcluster.core.toy import random_model, recite_model
 from ggufcluster.errors import ModelFileError
@@ -73,6 +73,25 @@ def test_an_indexer_with_holes_is_refused() -> None:
     words = "2 of 12 indexer tensors are missing, the first is blk.2.indexer.k_norm.weight"
     with pytest.raises(ModelFileError, match=words):
         check_m3(header, shapes)
+
+
+def test_an_indexer_under_other_names_is_refused() -> None:
+    """Early conversions named it otherwise; the loader does not find it there."""
+    header, shapes = parts(tiny_m3())
+    renamed = {name.replace(".indexer.", ".index_"): shape for name, shape in shapes.items()}
+    with pytest.raises(ModelFileError, match="12 of 12 indexer tensors are missing"):
+        check_m3(header, renamed)
+
+
+def test_sizes_may_be_stored_for_each_layer() -> None:
+    """A list of equal numbers is as good as one; one with different numbers is refused."""
+    model = tiny_m3()
+    key = "minimax-m3.attention.head_count_kv"
+    each = array(ValueType.UINT32, [1, 1, 1, 1])
+    check_m3(*parts(GgufModel(dict(model.metadata) | {key: each}, model.tensors)))
+    odd = array(ValueType.UINT32, [1, 1, 2, 1])
+    with pytest.raises(ModelFileError, match="other numbers than one for all layers"):
+        check_m3(*parts(GgufModel(dict(model.metadata) | {key: odd}, model.tensors)))
 
 
 @pytest.mark.parametrize("key", INDEXER_KEYS)

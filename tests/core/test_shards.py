@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from ggufcluster.core.gguf import Value, read_header
+from ggufcluster.core.gguf import Value, ValueType, read_header
 from ggufcluster.core.gguf_write import GgufModel, string, uint32
 from ggufcluster.core.shards import Shard, check_set
 from ggufcluster.errors import MixedShardsError
@@ -21,9 +21,9 @@ def split(model: GgufModel, count: int = 3) -> list[GgufModel]:
     for number in range(count):
         metadata = dict(model.metadata) if number == 0 else {}
         metadata |= {
-            "split.no": uint32(number),
-            "split.count": uint32(count),
-            "split.tensors.count": uint32(len(model.tensors)),
+            "split.no": Value(ValueType.UINT16, number),
+            "split.count": Value(ValueType.UINT16, count),
+            "split.tensors.count": Value(ValueType.INT32, len(model.tensors)),
         }
         parts.append(GgufModel(metadata, model.tensors[number::count]))
     return parts
@@ -97,8 +97,28 @@ def test_a_shard_with_other_keys_is_told() -> None:
     other = with_keys(third, general__name=string("Another"))
     error = refusal([first, second, other])
     assert f"another conversion than {NAMES[0]}: 'general.name' differs" in str(error)
-    shorter = with_keys(second, split__tensors__count=uint32(5))
+    shorter = with_keys(second, split__tensors__count=Value(ValueType.INT32, 5))
     assert "'split.tensors.count' differs" in str(refusal([first, shorter, third]))
+
+
+def test_numbers_of_another_type_are_told() -> None:
+    """llama.cpp aborts when a shard's number is stored otherwise than it reads it."""
+    first, second, third = split(tiny())
+    error = refusal([first, with_keys(second, split__no=uint32(1)), third])
+    assert "stores split.no as UINT32, with which llama.cpp aborts" in str(error)
+
+
+@pytest.mark.parametrize(("before", "is_right"), [(2, True), (1, False), (3, False), (0, False)])
+def test_shards_of_a_grafted_set_tell_the_old_count(before: int, *, is_right: bool) -> None:
+    """Linked shards may tell how many there were before, if the first one says so."""
+    first, second, third = split(tiny())
+    old = Value(ValueType.UINT16, 2)
+    first = with_keys(first, ggufcluster__graft__shards=uint32(before))
+    second = with_keys(second, split__count=old, split__tensors__count=Value(ValueType.INT32, 4))
+    if is_right:
+        check_set([shard(n, part) for n, part in zip(NAMES, (first, second, third), strict=True)])
+    else:
+        assert "is shard 2 of 2" in str(refusal([first, second, third]))
 
 
 def test_too_few_tensors_are_told() -> None:

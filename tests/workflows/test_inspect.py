@@ -9,19 +9,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ggufcluster.adapters.http import RangeClient
+from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.core.ggml_types import TensorType
 from ggufcluster.core.gguf_write import GgufModel, Tensor
 from ggufcluster.core.model import ModelKind
-from ggufcluster.errors import MixedShardsError, ModelFileError, ModelMissingError
+from ggufcluster.errors import FileChoiceError, MixedShardsError, ModelFileError, ModelMissingError
 from ggufcluster.testing import HubServer
 from ggufcluster.workflows.events import drain
-from ggufcluster.workflows.inspect import far_files, inspect, is_repository, local_files
+from ggufcluster.workflows.inspect import (
+    far_files,
+    hub_files,
+    inspect,
+    is_repository,
+    local_files,
+)
 from ggufcluster.workflows.models import read_model
 from tests.core.test_shards import NAMES, split
 from tests.workflows.tiny_model import tiny, tiny_m3, write_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from ggufcluster.core.inspection import Inspection
 
 
 def write_set(folder: Path, model: GgufModel) -> list[Path]:
@@ -88,6 +98,70 @@ def test_names_of_people_hold_no_password() -> None:
         (file,) = far_files(client, "https://me:secret@example.org/a/b%20c.gguf?token=x")
     assert file.path == "example.org/a/b%20c.gguf"
     assert file.url == "https://me:secret@example.org/a/b%20c.gguf?token=x"
+
+
+@pytest.fixture
+def server() -> Iterator[HubServer]:
+    """A hub on the loopback interface."""
+    with HubServer() as running:
+        yield running
+
+
+def in_repository(
+    server: HubServer, cache: Path, *, quant: str | None = None, include: str | None = None
+) -> Inspection:
+    """Inspect a model of org/m."""
+    hub = HuggingFaceHub(endpoint=server.root, cache=cache)
+    with RangeClient() as client:
+        files = hub_files(hub, client, "org/m", quant=quant, include=include, revision="main")
+        return drain(inspect(files))
+
+
+def test_a_quantisation_of_a_repository_is_inspected(server: HubServer, tmp_path: Path) -> None:
+    """Of the shards of the one that is asked for the headers are fetched, of others nothing."""
+    paths = write_set(tmp_path / "q4", tiny_m3())
+    other = write_model(tmp_path / "q8.gguf")
+    small = {f"UD-Q4/m-UD-Q4_K-{path.name[2:]}": path.read_bytes() for path in paths}
+    long = {name: data + bytes(8 << 20) for name, data in small.items()}
+    server.publish("org/m", {**long, "m-Q8_0.gguf": other, "mmproj-F16.gguf": b"x", "README": b"x"})
+    found = in_repository(server, tmp_path / "cache", quant="ud-q4_k")
+    assert [file.path for file in found.files] == [f"org/m/{name}" for name in small]
+    assert found.facts.kind is ModelKind.M3_SPARSE
+    assert server.served == 3 * (256 << 10)
+    assert in_repository(server, tmp_path / "cache", include="*Q8*").facts.name == "Tiny"
+
+
+def test_what_is_in_the_cache_of_the_hub_is_read_there(server: HubServer, tmp_path: Path) -> None:
+    """A file that is here already is not fetched; its published name is shown."""
+    data = write_model(tmp_path / "m.gguf").read_bytes()
+    commit = server.publish("org/m", {"m.gguf": data})
+    snapshot = tmp_path / "cache" / "models--org--m" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "m.gguf").write_bytes(data)
+    found = in_repository(server, tmp_path / "cache")
+    assert [file.path for file in found.files] == ["org/m/m.gguf"]
+    assert server.served == 0
+
+
+def test_the_choice_must_be_clear(server: HubServer, tmp_path: Path) -> None:
+    """Several models, none, and one that is not there are told with what there is."""
+    data = write_model(tmp_path / "m.gguf").read_bytes()
+    server.publish("org/m", {"m-Q4_0.gguf": data, "m-Q8_0.gguf": data, "mmproj-F16.gguf": data})
+    cache = tmp_path / "cache"
+    with pytest.raises(FileChoiceError, match="holds 2 models"):
+        in_repository(server, cache)
+    with pytest.raises(FileChoiceError, match="Q4_0, Q8_0"):
+        in_repository(server, cache, quant="Q9")
+    with pytest.raises(FileChoiceError, match=r"2 models were chosen.*m-Q4_0\.gguf"):
+        in_repository(server, cache, include="m-*")
+    with pytest.raises(FileChoiceError, match="no model was chosen"):
+        in_repository(server, cache, include="mmproj*")
+
+
+def test_half_an_address_is_told() -> None:
+    """What cannot be taken apart is an error of ours."""
+    with RangeClient() as client, pytest.raises(ModelMissingError, match="is no address"):
+        far_files(client, "http://[::1/m.gguf")
 
 
 @pytest.mark.parametrize(

@@ -2,5 +2,14 @@
 
 from ggufcluster.adapters.http.api import Api, HttpApi
 from ggufcluster.adapters.http.ranges import RangeClient, RemoteFile, open_remote, read_range
+from ggufcluster.adapters.http.small_files import fetch_small
 
-__all__ = ["Api", "HttpApi", "RangeClient", "RemoteFile", "open_remote", "read_range"]
+__all__ = [
+    "Api",
+    "HttpApi",
+    "RangeClient",
+    "RemoteFile",
+    "fetch_small",
+    "open_remote",
+    "read_range",
+]

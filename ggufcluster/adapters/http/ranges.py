@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from ggufcluster.adapters.http.body import RangeBody, words_of
 from ggufcluster.core.http_answers import (
     ContentRange,
     backoff_seconds,
@@ -34,31 +35,6 @@ _BLOCK = 1 << 20
 _REPEATABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class RangeBody:
-    """The bytes of one answer, as they come.
-
-    Attributes:
-        range: Which bytes of the file they are.
-    """
-
-    def __init__(self, answer: httpx.Response, content_range: ContentRange, host: str) -> None:
-        self.range = content_range
-        self._answer = answer
-        self._host = host
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes; raises `TransferError` if the connection breaks or they are too few."""
-        left = self.range.end - self.range.start
-        try:
-            for chunk in self._answer.iter_raw():
-                left -= len(chunk)
-                yield chunk
-        except httpx.HTTPError as error:
-            raise TransferError(_words(error), where=self._host) from error
-        if left:
-            raise TransferError(f"the answer ended {left:,} bytes early", where=self._host)
-
-
 class RangeClient:
     """Connections to file servers, safe to share between threads.
 
@@ -80,6 +56,7 @@ class RangeClient:
     ) -> None:
         self._token = token
         self._token_for = token_for
+        self._silence = read_seconds
         self._client = httpx.Client(
             headers={"Accept-Encoding": "identity", "User-Agent": "ggufcluster"},
             timeout=httpx.Timeout(_CONNECT_SECONDS, read=read_seconds, pool=None),
@@ -120,9 +97,9 @@ class RangeClient:
         try:
             with self._client.stream("GET", url, headers=headers) as answer:
                 found = _check(answer, start, end, total=total, host=host)
-                yield RangeBody(answer, found, host)
+                yield RangeBody(answer, found, host=host, silence=self._silence)
         except httpx.HTTPError as error:
-            raise TransferError(_words(error), where=host) from error
+            raise TransferError(words_of(error), where=host) from error
         except httpx.InvalidURL as error:
             raise TransferError(f"{error} is no address", where=host) from error
 
@@ -261,9 +238,3 @@ def _check(
 def _is_asked_for(found: ContentRange, start: int, end: int, total: int | None) -> bool:
     known = {size for size in (found.total, total) if size is not None}
     return found.start == start and len(known) <= 1 and found.end == min({end, *known})
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "gave no answer in time"
-    return str(error) or type(error).__name__

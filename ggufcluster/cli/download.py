@@ -1,0 +1,194 @@
+"""download, models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggufcluster.cli import options
+
+if TYPE_CHECKING:
+    from ggufcluster.core.download.presets import Preset
+    from ggufcluster.workflows.download import Downloaded, DownloadRequest
+
+_MOST_PARTS = 128
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command(help=options.help_of(download))(download)
+    app.command(help=options.help_of(models))(models)
+
+
+def download(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="On the hub.")],
+    *,
+    quant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Quantisation, such as UD-IQ4_XS.")
+    ] = None,
+    include: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Files to fetch, instead of --quant.")
+    ] = None,
+    revision: Annotated[str, typer.Option(metavar="NAME", help="Branch, tag or commit.")] = "main",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Unset: OWNER/NAME under the models' folder."),
+    ] = None,
+    parts: Annotated[
+        int, typer.Option(metavar="N", min=1, max=_MOST_PARTS, help="Connections at once.")
+    ] = 16,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Replace files and parts of another version.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Download a model: in parallel parts, resumable, verified.
+
+    Ctrl-C keeps what has come; the same command goes on from there. HF_TOKEN, HF_ENDPOINT,
+    HF_HUB_OFFLINE and proxy variables are honoured; files in the hub's cache are linked.
+
+    Examples:
+      ggufcluster download unsloth/MiniMax-M3-GGUF --quant UD-IQ4_XS
+      ggufcluster download OWNER/NAME --include '*Q4_K_M*' --dir /models
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.wiring import open_hub
+    from ggufcluster.workflows.download import download as bring
+
+    request = _request(
+        repository,
+        quant=quant,
+        include=include,
+        revision=revision,
+        folder=folder,
+        parts=parts,
+        restart=restart,
+    )
+    output = Output(as_json=as_json, quiet=quiet)
+    done = output.follow(bring(request, hub=open_hub()))
+    if as_json:
+        output.data(_report(done))
+        return
+    for path in done.files:
+        output.line(str(path))
+    if done.first and not quiet:
+        output.heading("Start it:")
+        output.line(f"  ggufcluster up --model {done.first}")
+
+
+def models(
+    *,
+    worker: options.Workers = None,
+    ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="Ask the hub for what there is now.")
+    ] = True,
+    accept_new_host_keys: options.AcceptKeys = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """List known GGUFs of MiniMax-M3, and whether they fit this machine and the workers.
+
+    Those with the indexer run sparse attention; the others run dense. Only weights are counted,
+    against the memory that is free now less 9 GiB a node.
+
+    Examples:
+      ggufcluster models
+      ggufcluster models -w 10.20.20.2
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.config import load_settings
+    from ggufcluster.core.download.presets import spare_bytes
+    from ggufcluster.wiring import available_memory, open_hub
+    from ggufcluster.workflows.catalogue import known_models
+
+    flags = {
+        "workers.hosts": worker or None,
+        "workers.accept_new_host_keys": accept_new_host_keys,
+    }
+    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
+    output = Output(as_json=as_json, quiet=quiet)
+    nodes = available_memory(settings)
+    found = output.follow(known_models(open_hub() if ask else None))
+    rows = [(model, spare_bytes(model.size, nodes.values())) for model in found]
+    if as_json:
+        listed = [_model_report(model, spare) for model, spare in rows]
+        output.data({"nodes": nodes, "models": listed})
+        return
+    output.table(
+        ("repository", "quant", "attention", "memory", "fits"),
+        [_model_row(model, spare) for model, spare in rows],
+    )
+
+
+def _model_report(model: Preset, spare: int | None) -> dict[str, object]:
+    return {
+        "repository": model.repository,
+        "quant": model.quant,
+        "has_indexer": model.has_indexer,
+        "size": model.size,
+        "is_live": model.is_live,
+        "spare": spare,
+        "fits": None if spare is None else spare >= 0,
+    }
+
+
+def _model_row(model: Preset, spare: int | None) -> tuple[str, ...]:
+    from ggufcluster.core.units import size_text
+
+    about = "" if model.is_live else "about "
+    fits = "?" if spare is None else f"{size_text(abs(spare))} {'spare' if spare >= 0 else 'short'}"
+    return (
+        model.repository,
+        model.quant or "?",
+        "sparse" if model.has_indexer else "dense",
+        "?" if model.size is None else about + size_text(model.size),
+        fits,
+    )
+
+
+def _request(
+    repository: str,
+    *,
+    quant: str | None,
+    include: str | None,
+    revision: str,
+    folder: Path | None,
+    parts: int,
+    restart: bool,
+) -> DownloadRequest:
+    from ggufcluster.core.download.listing import require_repository_name
+    from ggufcluster.core.download.policy import FetchPolicy
+    from ggufcluster.core.paths import paths_from_env
+    from ggufcluster.errors import ConfigError
+    from ggufcluster.workflows.download import DownloadRequest
+
+    if quant and include:
+        raise ConfigError("--quant and --include exclude each other", source="command line")
+    try:
+        require_repository_name(repository)
+    except ValueError as error:
+        raise ConfigError(str(error), source="command line") from None
+    return DownloadRequest(
+        repository=repository,
+        folder=folder or Path(paths_from_env(os.environ).models) / repository,
+        quant=quant,
+        include=include,
+        revision=revision,
+        restart=restart,
+        policy=FetchPolicy(connections=parts),
+    )
+
+
+def _report(done: Downloaded) -> dict[str, object]:
+    return {
+        "repository": done.repository,
+        "commit": done.commit,
+        "files": [str(path) for path in done.files],
+        "first": str(done.first) if done.first else None,
+        "fetched_bytes": done.fetched,
+        "linked": [str(path) for path in done.linked],
+    }

@@ -1,0 +1,1 @@
+"""Decisions of the downloader: which files, which bytes, what is trusted."""

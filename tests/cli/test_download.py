@@ -1,0 +1,181 @@
+"""The command line of downloads, run as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ggufcluster
+from ggufcluster.testing import Fault, HubServer
+from tests.workflows.downloads import REPO, content, hashes, shards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(ggufcluster.__file__).parents[1]
+
+
+@pytest.fixture
+def server() -> Iterator[HubServer]:
+    """A hub."""
+    with HubServer(prefix="/mirror") as running:
+        yield running
+
+
+def start(server: HubServer, folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Start a download."""
+    command = [sys.executable, "-m", "ggufcluster", "download", *words]
+    surroundings = os.environ | {
+        "HF_ENDPOINT": server.root,
+        "HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "no_proxy": "127.0.0.1",
+        **env,
+    }
+    return subprocess.Popen(
+        command,
+        env=surroundings,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for the end; return exit code, stdout and stderr."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_a_model_lands_where_up_looks_for_it(server: HubServer, tmp_path: Path) -> None:
+    """Without --dir it goes under the models' folder, and the report is JSON."""
+    files = shards(2, 1000)
+    commit = server.publish(REPO, files)
+
+    code, out, err = finish(start(server, tmp_path, REPO, "--json"))
+
+    folder = tmp_path / ".local/share/ggufcluster/models" / REPO
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["commit"] == commit
+    assert report["first"] == str(folder / "m-Q4_K_M-00001-of-00002.gguf")
+    assert {name: hashes(files)[name] for name in files} == hashes(
+        {name: (folder / name).read_bytes() for name in files}
+    )
+    events = [json.loads(line) for line in err.splitlines()]
+    last = [event for event in events if event["event"] == "progress"][-3:]
+    assert all(event["done"] == event["total"] for event in last)
+    assert {event["label"] for event in last} == {"download", "shard 1 of 2", "shard 2 of 2"}
+
+
+def test_ctrl_c_keeps_what_came(server: HubServer, tmp_path: Path) -> None:
+    """It ends soon with 130, says what is kept, and the next run goes on from there."""
+    data = content(3_000_000)
+    server.publish(REPO, {"m-Q8_0.gguf": data})
+    server.bucket.rate = 5e5
+    process = start(server, tmp_path, REPO, "--dir", "models", "--parts", "3")
+    while server.served < 1_000_000:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    code, _out, err = finish(process)
+    assert code == 130
+    assert "are kept; repeated, it goes on from there" in err
+    assert list((tmp_path / "models").glob("*.gguf")) == []
+    server.bucket.rate = None
+    served = server.served
+
+    code, out, err = finish(start(server, tmp_path, REPO, "--dir", "models", "--json"))
+
+    assert code == 0, err
+    assert server.served - served < 2_300_000
+    assert json.loads(out)["fetched_bytes"] < 2_300_000
+    assert (tmp_path / "models" / "m-Q8_0.gguf").read_bytes() == data
+
+
+def test_a_killed_download_goes_on(server: HubServer, tmp_path: Path) -> None:
+    """After SIGKILL what was noted on disk is used, and the result is right."""
+    data = content(60_000_000)
+    server.publish(REPO, {"m-Q8_0.gguf": data})
+    server.bucket.rate = 1e7
+    process = start(server, tmp_path, REPO, "--dir", "models")
+    while server.served < 45_000_000:
+        time.sleep(0.05)
+    process.kill()
+    finish(process)
+    server.bucket.rate = None
+
+    code, out, err = finish(start(server, tmp_path, REPO, "--dir", "models", "--json"))
+
+    assert code == 0, err
+    # Noted at the latest when half a part of 16 MiB had come.
+    assert json.loads(out)["fetched_bytes"] < 60_000_000 - 45_000_000 + (16 << 20) + 5_000_000
+    assert (tmp_path / "models" / "m-Q8_0.gguf").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((REPO, "--quant", "Q9"), 86, "there are: Q4_K_M, Q8_0"),
+        ((REPO, "--quant", "Q8_0", "--revision", "v7"), 84, "v7"),
+        (("me/nothing",), 83, "me/nothing"),
+        (("nonsense",), 3, "OWNER/NAME"),
+        ((REPO, "--quant", "Q8_0", "--include", "*"), 3, "exclude each other"),
+        ((REPO, "--quant", "Q8_0", "--parts", "0"), 2, "parts"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    server: HubServer, tmp_path: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    """Each kind of bad input has its own exit code and says what to do."""
+    server.publish(REPO, shards(2, 10) | {"m-Q8_0.gguf": b"x"})
+    found, out, err = finish(start(server, tmp_path, *words))
+    assert (found, out) == (code, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_each_refusal_has_its_own_exit_code(server: HubServer, tmp_path: Path) -> None:
+    """Gated, ranges ignored, wrong bytes and offline are told apart by the exit code."""
+    server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
+    server.publish("me/gated", {"m-Q8_0.gguf": content(1000)})
+    server.gated.add("me/gated")
+
+    assert finish(start(server, tmp_path, "me/gated"))[0] == 82
+    assert finish(start(server, tmp_path, REPO, HF_HUB_OFFLINE="1"))[0] == 81
+    server.fail(Fault("whole", times=None))
+    assert finish(start(server, tmp_path, REPO))[0] == 89
+    server.heal()
+    server.fail(Fault("corrupt", times=None))
+    assert finish(start(server, tmp_path, REPO))[0] == 91
+    server.heal()
+    assert finish(start(server, tmp_path, REPO))[0] == 0
+
+
+def test_a_proxy_of_the_environment_is_used(server: HubServer, tmp_path: Path) -> None:
+    """Requests for names and for parts go to the proxy that the environment names."""
+    server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
+    root = server.root.replace("127.0.0.1", "hub.invalid")
+    # The hub stands in for a proxy: it gets whole addresses for a host that does not exist.
+    proxy = server.root.removesuffix("/mirror")
+    code, _out, err = finish(
+        start(server, tmp_path, REPO, HF_ENDPOINT=root, http_proxy=proxy, HTTP_PROXY=proxy)
+    )
+    assert code == 0, err
+    assert any(asked.path.startswith("http://hub.invalid") for asked in server.asked)
+
+
+def test_a_token_comes_from_the_environment(server: HubServer, tmp_path: Path) -> None:
+    """HF_TOKEN opens a private repository."""
+    server.private.add(REPO)
+    server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
+    assert finish(start(server, tmp_path, REPO))[0] == 83
+    assert finish(start(server, tmp_path, REPO, HF_TOKEN=server.token))[0] == 0
