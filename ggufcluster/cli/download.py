@@ -11,10 +11,12 @@ import typer
 from ggufcluster.cli import options
 
 if TYPE_CHECKING:
+    from ggufcluster.cli.output import Output
     from ggufcluster.core.download.presets import Preset
     from ggufcluster.workflows.download import Downloaded, DownloadRequest
 
 _MOST_PARTS = 128
+_KEYS = "workers.accept_new_host_keys"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +45,11 @@ def download(
     restart: Annotated[
         bool, typer.Option("--restart", help="Replace files and parts of another version.")
     ] = False,
+    to_workers: Annotated[
+        bool, typer.Option("--to-workers", help="Then send the files to every worker, too.")
+    ] = False,
+    worker: options.Workers = None,
+    accept_new_host_keys: options.AcceptKeys = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -50,6 +57,7 @@ def download(
 
     Ctrl-C keeps what has come; the same command goes on from there. HF_TOKEN, HF_ENDPOINT,
     HF_HUB_OFFLINE and proxy variables are honoured; files in the hub's cache are linked.
+    Workers need no copy to compute; with one, a worker can take the head's place.
 
     Examples:
       ggufcluster download unsloth/MiniMax-M3-GGUF --quant UD-IQ4_XS
@@ -70,6 +78,8 @@ def download(
     )
     output = Output(as_json=as_json, quiet=quiet)
     done = output.follow(bring(request, hub=open_hub()))
+    if to_workers:
+        _send(output, request, done, {"workers.hosts": worker or None, _KEYS: accept_new_host_keys})
     if as_json:
         output.data(_report(done))
         return
@@ -181,6 +191,26 @@ def _request(
         restart=restart,
         policy=FetchPolicy(connections=parts),
     )
+
+
+def _send(
+    output: Output, request: DownloadRequest, done: Downloaded, flags: dict[str, object]
+) -> None:
+    from ggufcluster.config import load_settings
+    from ggufcluster.errors import ConfigError
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.model_copies import send_to_workers
+
+    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
+    workers = settings["workers.hosts"]
+    if not workers:
+        raise ConfigError("--to-workers without any worker", source="workers.hosts")
+    with world(settings) as outside:
+        output.follow(
+            send_to_workers(
+                outside.seams(), workers, done.files, root=request.folder, below=done.repository
+            )
+        )
 
 
 def _report(done: Downloaded) -> dict[str, object]:
