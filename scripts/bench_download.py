@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="MB/s over all connections; unset: no limit")
     parser.add_argument("--connection-rate", type=float, help="MB/s over one connection")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", default="ours-16,ours-1,curl,curl+sha256,hf")
+    parser.add_argument("--ways", default="ours-16,ours-1,curl-16,curl,curl+sha256,hf")
     parser.add_argument("--folder", type=Path, help="where to download to")
     parser.add_argument("--output", type=Path, help="raw results as JSON")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
@@ -144,7 +145,7 @@ def measure(
     """Run one client and check what it left."""
     target = folder / "out"
     target.mkdir()
-    command = command_of(way, root, address, target)
+    command = command_of(way, address, target, size=arguments.size * MB)
     surroundings = os.environ | {
         "HF_ENDPOINT": root,
         "HF_HUB_DISABLE_XET": "1",
@@ -159,7 +160,8 @@ def measure(
     process.returncode = os.waitstatus_to_exitcode(status)
     end = time.time()
     assert process.returncode == 0, (way, process.returncode)
-    assert (target / NAME).stat().st_size == arguments.size * MB, way
+    got = sum(path.stat().st_size for path in target.glob(f"{NAME}*"))
+    assert got == arguments.size * MB, (way, got)
     shutil.rmtree(target)
     transfer = end - first_request()
     speed = arguments.size / transfer
@@ -177,9 +179,8 @@ def measure(
     )
 
 
-def command_of(way: str, root: str, address: str, target: Path) -> list[str]:
-    """Return the command line of a client."""
-    del root
+def command_of(way: str, address: str, target: Path, *, size: int) -> list[str]:
+    """Return the command line of a client; curl-16 is sixteen of them, their parts not joined."""
     out = str(target / NAME)
     if way.startswith("ours-"):
         options = ["--dir", str(target), "--parts", way.removeprefix("ours-"), "--quiet"]
@@ -189,6 +190,13 @@ def command_of(way: str, root: str, address: str, target: Path) -> list[str]:
     if way == "curl+sha256":
         script = 'curl -sS --noproxy "*" -o "$1" "$2" && sha256sum "$1"'
         return ["sh", "-c", script, "sh", out, address]
+    if way == "curl-16":
+        cuts = [size * n // 16 for n in range(17)]
+        parts = [
+            f'curl -sS --noproxy "*" -r {start}-{end - 1} -o "$1.{start}" "$2" &'
+            for start, end in pairwise(cuts)
+        ]
+        return ["sh", "-c", "\n".join([*parts, "wait"]), "sh", out, address]
     hf = str(Path(sys.executable).with_name("hf"))
     return [hf, "download", REPOSITORY, NAME, "--local-dir", str(target)]
 

@@ -83,7 +83,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200 if kind == "whole" or "Range" not in self.headers else 206)
         if kind != "whole" and "Range" in self.headers:
             self.send_header("Content-Range", f"bytes {start + shift}-{end - 1 + shift}/{total}")
-        self.send_header("Content-Length", str(end - start))
+        if kind == "packed":
+            self.send_header("Content-Encoding", "gzip")
+        if kind == "chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(end - start))
         self.send_header("ETag", f'"{file.sha256}"')
         self.end_headers()
         if self.command != "HEAD":
@@ -95,6 +100,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault.kind == "corrupt":
             self._send(memoryview(bytes([data[0] ^ 1]) + data[1:]))
+            return
+        if fault.kind == "chunked":
+            self._send_chunked(data)
             return
         self._send(data[: fault.after])
         rest = data[fault.after :]
@@ -113,6 +121,12 @@ class _Handler(BaseHTTPRequestHandler):
                 pass
             case _:
                 self._send(rest)
+
+    def _send_chunked(self, data: memoryview) -> None:
+        for offset in range(0, len(data), 1000):
+            piece = data[offset : offset + 1000]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), bytes(piece)))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _trickle(self, data: memoryview) -> None:
         for offset in range(len(data)):

@@ -22,6 +22,7 @@ from ggufcluster.testing.bucket import Bucket
 from ggufcluster.testing.hub_answers import FileHandler, HubHandler
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
     from http.server import BaseHTTPRequestHandler
     from typing import Self
@@ -47,7 +48,8 @@ class Fault:
     Attributes:
         kind: ``short`` closes early, ``stall`` falls silent, ``trickle`` becomes slow, ``reset``
             breaks the connection, ``corrupt`` sends one wrong byte, ``whole`` ignores the range,
-            ``shifted`` sends other bytes, ``resized`` names another size, ``status`` refuses.
+            ``shifted`` sends other bytes, ``resized`` names another size, ``packed`` says that it
+            is gzip, ``chunked`` is right but not plain, ``status`` refuses.
         times: How many requests are hit; None for all.
         after: Bytes of the body that come first (``short``, ``stall``, ``trickle``, ``reset``).
         status: What ``status`` answers.
@@ -106,6 +108,7 @@ class HubServer:
         self.bucket = Bucket(rate)
         self.connection_rate = connection_rate
         self._faults: list[Fault] = []
+        self._files_scheme = "http"
         self._repositories: dict[str, dict[str, str]] = {}
         self._commits: dict[tuple[str, str], dict[str, Published]] = {}
         self._lock = threading.Lock()
@@ -135,7 +138,7 @@ class HubServer:
     @property
     def files_root(self) -> str:
         """Address of the file server: another origin."""
-        return f"http://127.0.0.1:{self._servers[1].server_port}"
+        return f"{self._files_scheme}://127.0.0.1:{self._servers[1].server_port}"
 
     def publish(
         self,
@@ -183,6 +186,12 @@ class HubServer:
         place = quote(f"{repository}/{commit}/{path}")
         end = int(time.time()) + 3600
         return f"{self.files_root}/{place}?Expires={end}&Signature={self.generation}"
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Speak TLS on the file server from now on."""
+        server = self._servers[1]
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        self._files_scheme = "https"
 
     def data_requests(self) -> list[Asked]:
         """Return the requests that came to the file server."""

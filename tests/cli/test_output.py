@@ -83,6 +83,19 @@ def test_progress_in_a_log_is_rare(
     ]
 
 
+def test_a_log_shows_the_whole_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of a step have bars of their own on a terminal, but no lines in a log."""
+    monkeypatch.setattr(module, "_PLAIN_SECONDS", 0.0)
+    whole, share = "download", "shard 1 of 2"
+    steps = (Progress(share, 1, 2, Unit.BYTES, whole), Progress(whole, 1, 4, Unit.BYTES))
+    Output().follow(work(*steps))
+    shown = capsys.readouterr().err
+    assert whole in shown
+    assert share not in shown
+
+
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither progress nor notes are shown."""
     assert Output(quiet=True).follow(work()) == "result"
@@ -104,6 +117,7 @@ def test_json_shows_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> Non
         "done": 512,
         "total": 2048,
         "unit": "bytes",
+        "within": "",
     }
 
 

@@ -56,6 +56,7 @@ def downloader(server: HubServer, tmp_path: Path) -> Downloader:
         Fault("resized", times=1),
         Fault("shifted", times=1),
         Fault("corrupt", times=1),
+        Fault("chunked", times=None),
         Fault("status", times=1, status=416),
     ],
     ids=lambda fault: f"{fault.kind}-{fault.status}",
@@ -79,6 +80,7 @@ def test_a_short_body_costs_only_its_rest(server: HubServer, downloader: Downloa
     ("fault", "error"),
     [
         (Fault("whole", times=None), RangesIgnoredError),
+        (Fault("packed", times=None), RangesIgnoredError),
         (Fault("resized", times=None), RemoteChangedError),
         (Fault("shifted", times=None), RemoteChangedError),
         (Fault("corrupt", times=None), ChecksumError),

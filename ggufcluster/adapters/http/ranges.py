@@ -227,6 +227,9 @@ def _check(
             status=answer.status_code,
             wait=wait,
         )
+    packed = answer.headers.get("content-encoding", "identity")
+    if packed != "identity":
+        raise RangesIgnoredError(f"packs its answers ({packed}), unasked", where=host)
     text = answer.headers.get("content-range", "")
     found = parse_content_range(text)
     if found is None or not _is_asked_for(found, start, end, total):

@@ -27,7 +27,7 @@ class FetchPolicy:
 
     connections: int = 16
     part_bytes: int | None = None
-    least_split: int = 4 * MIB
+    least_split: int = MIB
     attempts: int = 10
     silence: float = 20.0
     least_rate: int = 32 * KIB

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import io
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from ggufcluster.adapters.http import RangeClient, RemoteFile, open_remote, read_range
 from ggufcluster.core.gguf import read_header
@@ -155,6 +163,60 @@ def test_a_header_is_read_by_ranges(
     with toy.open("rb") as file:
         assert remote == read_header(file, size=size, path="remote")
     assert hub.served < size
+
+
+def authority(folder: Path) -> ssl.SSLContext:
+    """Make a certificate for 127.0.0.1, in ``certificate.pem``, and return a server's context."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(IPv4Address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    return context
+
+
+def test_ranges_come_over_tls(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies that are read past httpx are decrypted, and a certificate nobody signed is refused."""
+    hub.use_tls(authority(tmp_path))
+    url = hub.address(REPO, "a.gguf")
+    assert url.startswith("https://")
+    with RangeClient() as client, pytest.raises(TransferError, match=r"(?i)certificate"):
+        client.read(url, 0, 10)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+    with RangeClient() as client, client.open_range(url, 3, len(DATA)) as body:
+        assert b"".join(body.chunks()) == DATA[3:]
+
+
+def test_a_chunked_body_goes_through_httpx(hub: HubServer, url: str) -> None:
+    """The marks between chunks are not taken for bytes of the file."""
+    hub.fail(Fault("chunked"))
+    assert read_range(url, 7, 5000) == DATA[7:5007]
+
+
+def test_a_packed_answer_is_refused(hub: HubServer, url: str) -> None:
+    """Bytes of a gzip stream are no bytes of the file."""
+    hub.fail(Fault("packed", times=None))
+    with pytest.raises(RangesIgnoredError, match="gzip"):
+        read_range(url, 0, 10)
 
 
 def test_a_file_that_changes_meanwhile_is_noticed(hub: HubServer, client: RangeClient) -> None:
