@@ -12,6 +12,7 @@ from ggufcluster.cli import options
 
 if TYPE_CHECKING:
     from ggufcluster.cli.output import Output
+    from ggufcluster.config import Settings
     from ggufcluster.core.download.presets import Preset
     from ggufcluster.workflows.download import Downloaded, DownloadRequest
 
@@ -76,10 +77,12 @@ def download(
         parts=parts,
         restart=restart,
     )
+    flags = {"workers.hosts": worker or None, _KEYS: accept_new_host_keys}
+    settings = _settings_with_workers(flags) if to_workers else None
     output = Output(as_json=as_json, quiet=quiet)
     done = output.follow(bring(request, hub=open_hub()))
-    if to_workers:
-        _send(output, request, done, {"workers.hosts": worker or None, _KEYS: accept_new_host_keys})
+    if settings is not None:
+        _send(output, request, done, settings)
     if as_json:
         output.data(_report(done))
         return
@@ -193,22 +196,28 @@ def _request(
     )
 
 
-def _send(
-    output: Output, request: DownloadRequest, done: Downloaded, flags: dict[str, object]
-) -> None:
+def _settings_with_workers(flags: dict[str, object]) -> Settings:
     from ggufcluster.config import load_settings
     from ggufcluster.errors import ConfigError
+
+    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
+    if not settings["workers.hosts"]:
+        raise ConfigError("--to-workers without any worker", source="workers.hosts")
+    return settings
+
+
+def _send(output: Output, request: DownloadRequest, done: Downloaded, settings: Settings) -> None:
     from ggufcluster.wiring import world
     from ggufcluster.workflows.model_copies import send_to_workers
 
-    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
-    workers = settings["workers.hosts"]
-    if not workers:
-        raise ConfigError("--to-workers without any worker", source="workers.hosts")
     with world(settings) as outside:
         output.follow(
             send_to_workers(
-                outside.seams(), workers, done.files, root=request.folder, below=done.repository
+                outside.seams(),
+                settings["workers.hosts"],
+                done.files,
+                root=request.folder,
+                below=done.repository,
             )
         )
 

@@ -128,7 +128,7 @@ def place(
     how: str = "",
     head: Device | None = None,
 ) -> Placement:
-    """Split the layers so that the fullest device is as little filled as can be.
+    """Spread weights and cache so that the fullest device is as little filled as can be.
 
     Every device gets at least one layer; the last also holds the output head.
 
@@ -190,7 +190,7 @@ class _Split:
     needs: Needs
     layers: int
     devices: Sequence[Device]
-    _totals: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @property
     def with_head(self) -> int:
@@ -211,7 +211,7 @@ class _Split:
         return replace(stage, head=running // self.with_head, loading=loading // self.with_head)
 
     def balanced(self) -> list[int] | None:
-        """Return the split whose fullest device is filled least, None if nothing fits."""
+        """Return the split whose fullest device is filled least by weights and cache."""
         best = self.filled(1.0)
         low, high = 0.0, 1.0
         while best is not None and high - low > _FINE:
@@ -221,7 +221,10 @@ class _Split:
         return best
 
     def filled(self, part: float) -> list[int] | None:
-        """Fill each device to a part of its room, leaving one layer for each later one."""
+        """Fill each device to a part of its room with weights and cache, if all fits so.
+
+        One layer is left for each later device.
+        """
         counts: list[int] = []
         start = 0
         for index in range(len(self.devices)):
@@ -270,7 +273,14 @@ class _Split:
         return low
 
     def _holds(self, index: int, start: int, count: int, part: float) -> bool:
+        """Say whether all fits, and weights and cache take no more than a part of the room.
+
+        They are what a device works on; the rest hardly depends on how many layers it has.
+        """
         key = (index, start, count)
-        if key not in self._totals:
-            self._totals[key] = self.memory(*key).total
-        return self._totals[key] <= part * self.devices[index].usable
+        if key not in self._sizes:
+            memory = self.memory(*key)
+            self._sizes[key] = (memory.weights + memory.kv_cache, memory.total)
+        work, total = self._sizes[key]
+        usable = self.devices[index].usable
+        return work <= part * usable and total <= usable

@@ -157,8 +157,8 @@ def test_the_load_counts_where_it_needs_more_than_running() -> None:
 def test_the_head_takes_room_where_it_shares_memory() -> None:
     """A device in the head's own memory gets fewer layers; two beside it bear half each."""
     needs = Needs((10,) * 8, own=HeadMemory(embedding=20, inputs=15, outputs=5, loading=0))
-    far, near = devices(100), devices(100, with_head=True)
-    assert counts(place(needs, 8, [*far, *near], name="Tiny")) == [6, 2]
+    far, near = devices(70), devices(70, with_head=True)
+    assert counts(place(needs, 8, [*far, *near], name="Tiny")) == [5, 3]
     both = place(needs, 8, devices(100, 100, with_head=True), name="Tiny")
     assert [share.memory.head for share in both.shares] == [20, 20]
 
