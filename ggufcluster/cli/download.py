@@ -77,7 +77,7 @@ def download(
         parts=parts,
         restart=restart,
     )
-    flags = {"workers.hosts": worker or None, _KEYS: accept_new_host_keys}
+    flags: dict[str, object] = {"workers.hosts": worker or None, _KEYS: accept_new_host_keys}
     settings = _settings_with_workers(flags) if to_workers else None
     output = Output(as_json=as_json, quiet=quiet)
     done = output.follow(bring(request, hub=open_hub()))
