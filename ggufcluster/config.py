@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggufcluster.core.paths import paths_from_env
+from ggufcluster.core.wish import MAX_CONTEXT
 from ggufcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 KV_TYPES = ("f16", "q8_0", "q4_0")
 BACKENDS = ("auto", "cpu", "cuda")
 MSA_PATHS = ("auto", "native", "generic", "dense")
+INDEX_TYPES = ("f16", "q8_0")
 LOCAL_FILE = "ggufcluster.toml"
 
 
@@ -113,15 +115,21 @@ def _choice(*words: str) -> Callable[[Any], str]:
     return read
 
 
-_CONTEXT = _number(256, 16 * 1024 * 1024)
+_TOKENS = _number(256, 16 * 1024 * 1024)
+
+
+def _context(value: Any) -> int | str:
+    return MAX_CONTEXT if value == MAX_CONTEXT else _TOKENS(value)
+
 
 SETTINGS = (
     Setting("model", _text, None, "GGUF file (or its first shard)"),
-    Setting("ctx", _CONTEXT, None, "context per slot in tokens; unset: the largest that fits"),
+    Setting("ctx", _context, None, "context per slot in tokens, or max; unset: a usual one"),
     Setting("parallel", _number(1, 256), 1, "slots that answer at the same time"),
     Setting("kv_type", _choice(*KV_TYPES), None, "KV cache type; unset: the model family's"),
     Setting("ubatch", _number(16, 65536), None, "tokens per ubatch; unset: the family's"),
     Setting("msa", _choice(*MSA_PATHS), "auto", "path of MiniMax Sparse Attention"),
+    Setting("msa_index_type", _choice(*INDEX_TYPES), "f16", "type of its index keys"),
     Setting("template", _text, None, "chat template file; unset: the model's own"),
     Setting("workers.hosts", _texts, (), "[user@]host[:ssh-port], or local, or local:N"),
     Setting("workers.accept_new_host_keys", _flag, False, "add unknown SSH host keys"),

@@ -199,3 +199,10 @@ def test_without_a_home_there_is_an_error(tmp_path: Path) -> None:
     """A service without HOME is told so."""
     with pytest.raises(ConfigError, match="HOME"):
         load_settings({}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("max", "max"), ("4096", 4096)])
+def test_a_context_is_a_number_or_max(tmp_path: Path, text: str, value: int | str) -> None:
+    """``max`` stands for as many tokens as fit, from every source."""
+    assert load(tmp_path, {"GGUFCLUSTER_CTX": text})["ctx"] == value
+    assert load(tmp_path, {}, {"ctx": text})["ctx"] == value

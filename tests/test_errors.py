@@ -59,6 +59,7 @@ EXAMPLES = [
     errors.RemoteCommandError("spark", command="ls", exit_code=2, stderr="x\nno such file\n"),
     errors.CommandTimeoutError("spark", command="ls", seconds=1.5),
     errors.DiskFullError("spark", path="/d", need=2 * GIB, free=GIB),
+    errors.CopyDiffersError("spark", path="/d/m.gguf", reason="is another file than here"),
     errors.WorkerAddressError("a:b", reason="is odd"),
     errors.WorkerFingerprintError("a:1", theirs="f1", ours="f2"),
     errors.WorkerBusyError("a", holder="you@b"),

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, download, engine, graft, inspect, settings, toy
+from ggufcluster.cli import (
+    cluster,
+    download,
+    engine,
+    graft,
+    inspect,
+    plan,
+    settings,
+    toy,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,6 +51,7 @@ def top(
 
 
 cluster.register(app)
+plan.register(app)
 engine.register(app)
 download.register(app)
 inspect.register(app)

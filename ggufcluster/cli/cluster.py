@@ -29,24 +29,12 @@ def up(
     context: typer.Context,
     *,
     worker: options.Workers = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="FILE", help="GGUF or its first shard.")
-    ] = None,
-    ctx: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens per slot. Unset: what fits.")
-    ] = None,
-    parallel: Annotated[int | None, typer.Option(metavar="N", help="Slots. Unset: 1.")] = None,
-    kv_type: Annotated[
-        str | None,
-        typer.Option(metavar="f16|q8_0|q4_0", help="KV cache. Unset: the model family's."),
-    ] = None,
-    ubatch: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens per ubatch. Unset: the family's.")
-    ] = None,
-    msa: Annotated[
-        str | None,
-        typer.Option(metavar="auto|native|generic|dense", help="Path of sparse attention."),
-    ] = None,
+    model: options.Model = None,
+    ctx: options.Context = None,
+    parallel: options.Parallel = None,
+    kv_type: options.KvType = None,
+    ubatch: options.Ubatch = None,
+    msa: options.Msa = None,
     template: Annotated[
         str | None, typer.Option(metavar="FILE", help="Chat template. Unset: the model's own.")
     ] = None,
@@ -92,7 +80,7 @@ def up(
     from ggufcluster.workflows.dry_run import dry_run as dry
     from ggufcluster.workflows.up import Up
 
-    settings = _settings(
+    settings = settings_of(
         {
             "workers.hosts": worker or None,
             "model": model,
@@ -144,7 +132,7 @@ def down(
     from ggufcluster.workflows.down import down as take_down
 
     output = Output(as_json=as_json, quiet=quiet)
-    with world(_settings({})) as outside:
+    with world(settings_of({})) as outside:
         found = output.follow(take_down(outside.seams(), outside.store, forget=forget))
     if as_json:
         output.data({"ended": found})
@@ -166,7 +154,7 @@ def status(*, as_json: options.Json = False) -> None:
     from ggufcluster.workflows.status import status as inspect
 
     output = Output(as_json=as_json)
-    with world(_settings({})) as outside:
+    with world(settings_of({})) as outside:
         record = outside.store.load()
         if record is None:
             if as_json:
@@ -201,7 +189,7 @@ def logs(
     from ggufcluster.workflows.logs import logs as read
 
     output = Output()
-    with world(_settings({})) as outside:
+    with world(settings_of({})) as outside:
         record = outside.store.load()
         for line in read(outside.seams(), record, who, lines=lines, follow=follow):
             output.line(line)
@@ -219,6 +207,7 @@ def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
         kv_type=settings["kv_type"],
         ubatch=settings["ubatch"],
         msa=settings["msa"],
+        index_type=settings["msa_index_type"],
         template=_path(settings["template"]),
         host=settings["head.host"],
         port=settings["head.port"],
@@ -232,7 +221,8 @@ def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
     )
 
 
-def _settings(flags: dict[str, object]) -> Settings:
+def settings_of(flags: dict[str, object]) -> Settings:
+    """Merge the settings of every source with the flags of a command."""
     from ggufcluster.config import load_settings
 
     return load_settings(os.environ, folder=Path.cwd(), flags=flags)

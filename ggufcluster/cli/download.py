@@ -11,10 +11,13 @@ import typer
 from ggufcluster.cli import options
 
 if TYPE_CHECKING:
+    from ggufcluster.cli.output import Output
+    from ggufcluster.config import Settings
     from ggufcluster.core.download.presets import Preset
     from ggufcluster.workflows.download import Downloaded, DownloadRequest
 
 _MOST_PARTS = 128
+_KEYS = "workers.accept_new_host_keys"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +46,11 @@ def download(
     restart: Annotated[
         bool, typer.Option("--restart", help="Replace files and parts of another version.")
     ] = False,
+    to_workers: Annotated[
+        bool, typer.Option("--to-workers", help="Then send the files to every worker, too.")
+    ] = False,
+    worker: options.Workers = None,
+    accept_new_host_keys: options.AcceptKeys = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -50,6 +58,7 @@ def download(
 
     Ctrl-C keeps what has come; the same command goes on from there. HF_TOKEN, HF_ENDPOINT,
     HF_HUB_OFFLINE and proxy variables are honoured; files in the hub's cache are linked.
+    Workers need no copy to compute; with one, a worker can take the head's place.
 
     Examples:
       ggufcluster download unsloth/MiniMax-M3-GGUF --quant UD-IQ4_XS
@@ -68,8 +77,12 @@ def download(
         parts=parts,
         restart=restart,
     )
+    flags: dict[str, object] = {"workers.hosts": worker or None, _KEYS: accept_new_host_keys}
+    settings = _settings_with_workers(flags) if to_workers else None
     output = Output(as_json=as_json, quiet=quiet)
     done = output.follow(bring(request, hub=open_hub()))
+    if settings is not None:
+        _send(output, request, done, settings)
     if as_json:
         output.data(_report(done))
         return
@@ -181,6 +194,32 @@ def _request(
         restart=restart,
         policy=FetchPolicy(connections=parts),
     )
+
+
+def _settings_with_workers(flags: dict[str, object]) -> Settings:
+    from ggufcluster.config import load_settings
+    from ggufcluster.errors import ConfigError
+
+    settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
+    if not settings["workers.hosts"]:
+        raise ConfigError("--to-workers without any worker", source="workers.hosts")
+    return settings
+
+
+def _send(output: Output, request: DownloadRequest, done: Downloaded, settings: Settings) -> None:
+    from ggufcluster.wiring import world
+    from ggufcluster.workflows.model_copies import send_to_workers
+
+    with world(settings) as outside:
+        output.follow(
+            send_to_workers(
+                outside.seams(),
+                settings["workers.hosts"],
+                done.files,
+                root=request.folder,
+                below=done.repository,
+            )
+        )
 
 
 def _report(done: Downloaded) -> dict[str, object]:

@@ -87,6 +87,7 @@ _TABLE: tuple[
     (errors.CommandTimeoutError, 23, _text("check the load of that machine, then repeat")),
     (errors.DiskFullError, 24, _text("make room there, then repeat the command")),
     (errors.RemoteCommandError, 25, _text("log in there and try the command by hand")),
+    (errors.CopyDiffersError, 27, _text("look at that file there, remove it, then repeat")),
     (errors.HostError, 26, _text("log in there and look")),
     (errors.WorkerAddressError, 30, _text("write workers as [user@]host[:ssh-port] or local:N")),
     (errors.WorkerFingerprintError, 31, _fingerprint),

@@ -21,6 +21,21 @@ Workers = Annotated[
         help="A worker over SSH, or local, or local:N. Repeatable.",
     ),
 ]
+Model = Annotated[str | None, typer.Option(metavar="FILE", help="GGUF or its first shard.")]
+Context = Annotated[
+    str | None,
+    typer.Option(metavar="N|max", help="Tokens per slot. Unset: a usual size that fits."),
+]
+Parallel = Annotated[int | None, typer.Option(metavar="N", help="Slots. Unset: 1.")]
+KvType = Annotated[
+    str | None, typer.Option(metavar="f16|q8_0|q4_0", help="KV cache. Unset: the model family's.")
+]
+Ubatch = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens per ubatch. Unset: the family's.")
+]
+Msa = Annotated[
+    str | None, typer.Option(metavar="auto|native|generic|dense", help="Path of sparse attention.")
+]
 AcceptKeys = Annotated[
     bool | None,
     typer.Option("--accept-new-host-keys", help="Add unknown SSH host keys to known_hosts."),

@@ -34,7 +34,12 @@ _WIDTH = 80
 _PLAIN_SECONDS = 5.0
 _GAP = 2
 _INDENT = 5
-_RIGHT = frozenset({"memory", "rate", "layers", "round trip", "bits", "each"})
+_RIGHT = frozenset(
+    {
+        *("memory", "rate", "layers", "round trip", "bits", "each"),
+        *("weights", "cache", "compute", "other", "needs", "usable", "tokens/s"),
+    }
+)
 
 
 class Output:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggufcluster.core.units import MIB
-
-_COMPUTE_FLOOR = 256 * MIB
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -18,7 +14,6 @@ class Family:
         kv_type: KV cache type.
         ubatch: Tokens per ubatch; a bigger one crosses the network less often.
         contexts: Context sizes to try, largest first; the first that fits is taken.
-        compute_cell_bytes: Compute buffer for each pair of a context token and an ubatch token.
         sparse: Whether the family has sparse attention, so that losing it must be noticed.
     """
 
@@ -26,12 +21,7 @@ class Family:
     kv_type: str
     ubatch: int
     contexts: tuple[int, ...]
-    compute_cell_bytes: int
     sparse: bool
-
-    def compute_bytes(self, context: int, ubatch: int) -> int:
-        """Estimate the compute buffer of one device, in bytes."""
-        return _COMPUTE_FLOOR + self.compute_cell_bytes * context * ubatch
 
 
 # Sampling as the model's makers recommend; q8_0 halves the cache at no cost seen in reports.
@@ -39,10 +29,7 @@ MINIMAX_M3 = Family(
     sampling=(("--temp", "1.0"), ("--top-p", "0.95"), ("--top-k", "40")),
     kv_type="q8_0",
     ubatch=2048,
-    contexts=(131_072, 65_536, 32_768),
-    # Public report of the generic sparse path: 4.8 GiB at a context of 96,000 and an ubatch of
-    # 2,048 (llama.cpp #26297), which is 26 bytes a cell.
-    compute_cell_bytes=26,
+    contexts=(131_072, 65_536, 32_768, 16_384, 8_192),
     sparse=True,
 )
 
@@ -51,7 +38,6 @@ OTHER = Family(
     kv_type="f16",
     ubatch=512,
     contexts=(131_072, 65_536, 32_768, 16_384, 8_192, 4_096),
-    compute_cell_bytes=4,  # the attention mask, in f16, twice
     sparse=False,
 )
 

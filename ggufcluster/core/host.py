@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command, script
-from ggufcluster.core.units import GIB
+from ggufcluster.core.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Somebody else's process is worth naming when it holds this much, or a twelfth of all memory.
 _MUCH = 4 * GIB
@@ -34,6 +38,9 @@ say guards; for name in /proc/[0-9]*/comm; do
 done 2>/dev/null
 say privilege; if [ "$(id -u)" = 0 ]; then echo root; elif sudo -n true 2>/dev/null; then
   echo sudo; else echo none; fi
+say links; ip -o -4 addr show 2>/dev/null | while read -r _ port _ address _; do
+  echo "${address%/*} $(cat "/sys/class/net/${port%%@*}/speed" 2>/dev/null)"
+done
 say end
 """
 
@@ -66,8 +73,10 @@ class HostFacts:
         listening: Ports on which something listens, on any address.
         processes: Processes with more than 1 GiB of memory.
         gpus: Names of the GPUs that the driver shows.
+        gpu_memory: Free and total bytes of each, None where it has no memory of its own.
         guards: Services that end big processes when memory gets low.
         may_drop_caches: Whether the page cache can be freed without a password.
+        links: Bits per second of the network port of each address, as far as the system knows.
     """
 
     name: str
@@ -78,8 +87,15 @@ class HostFacts:
     listening: frozenset[int]
     processes: tuple[BigProcess, ...]
     gpus: tuple[str, ...]
+    gpu_memory: tuple[tuple[int, int] | None, ...]
     guards: tuple[str, ...]
     may_drop_caches: bool
+    links: Mapping[str, int]
+
+    @property
+    def unified(self) -> bool:
+        """Whether a GPU computes in the system's memory."""
+        return None in self.gpu_memory
 
     def memory_hogs(self, *, ours: frozenset[int]) -> tuple[BigProcess, ...]:
         """Return the processes of others that hold much memory, biggest first."""
@@ -114,8 +130,10 @@ def parse_facts(output: str) -> HostFacts:
         listening=frozenset(int(line.rpartition(":")[2], 16) for line in parts["listening"]),
         processes=_processes(parts["processes"], page) + _gpu_processes(parts["gpu_processes"]),
         gpus=tuple(row[0] for row in _rows(parts["gpu"])),
+        gpu_memory=tuple(_gpu_memory(*row[1:]) for row in _rows(parts["gpu"])),
         guards=tuple(sorted(set(parts["guards"]))),
         may_drop_caches=parts["privilege"][0] != "none",
+        links=dict(_link(line) for line in parts.get("links", []) if len(line.split()) == 2),
     )
 
 
@@ -152,6 +170,18 @@ def _gpu_processes(lines: list[str]) -> tuple[BigProcess, ...]:
         for pid, used, name in _rows(lines)
         if pid.isdigit()
     )
+
+
+def _gpu_memory(total: str, used: str) -> tuple[int, int] | None:
+    # A GB10 shows "[N/A]" for both.
+    if not (total.isdigit() and used.isdigit()):
+        return None
+    return (int(total) - int(used)) * MIB, int(total) * MIB
+
+
+def _link(line: str) -> tuple[str, int]:
+    address, speed = line.split()
+    return address, int(speed) * 1_000_000 if speed.isdigit() else 0
 
 
 def _rows(lines: list[str]) -> list[list[str]]:

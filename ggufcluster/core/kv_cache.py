@@ -23,8 +23,8 @@ KV_ELEMENT_BYTES = {
     "iq4_nl": 18 / 32,
 }
 
-# One of our patches keeps the index keys in f16 whatever the type of the other keys.
-INDEX_ELEMENT_BYTES = 2
+# One of our patches gives the index keys a type of their own, whatever that of the other keys.
+INDEX_TYPE = "f16"
 
 
 def kv_values(header: GgufHeader, architecture: str, layers: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command
+from ggufcluster.core.kv_cache import INDEX_TYPE
 from ggufcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class LaunchSpec:
         host: Address on which the API listens.
         port: Port on which the API listens.
         msa: Path of sparse attention, or None for a model without.
+        index_type: Type of its index keys, or None for a model without.
         sampling: Default sampling options of the model family.
         template: Chat template file, or None for the model's own.
         api_key_file: File with API keys, or None for no key.
@@ -66,6 +68,7 @@ class LaunchSpec:
     host: str
     port: int
     msa: str | None = None
+    index_type: str | None = None
     sampling: tuple[tuple[str, str], ...] = ()
     template: PurePosixPath | None = None
     api_key_file: PurePosixPath | None = None
@@ -110,7 +113,10 @@ def server_command(spec: LaunchSpec, *, bin_folder: PurePosixPath) -> Command:
     words += ["--chat-template-file", str(spec.template)] if spec.template else []
     words += ["--api-key-file", str(spec.api_key_file)] if spec.api_key_file else []
     words += [word for pair in spec.sampling for word in pair]
-    return Command((*words, *spec.extra))
+    # There is no option for it.
+    odd = spec.index_type if spec.index_type != INDEX_TYPE else None
+    env = {"GGUFCLUSTER_MSA_INDEX_TYPE": odd} if odd else {}
+    return Command((*words, *spec.extra), env=env)
 
 
 def worker_command(*, bin_folder: PurePosixPath, address: str, port: int) -> Command:

@@ -9,14 +9,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.gguf_cursor import plain, shown
-from ggufcluster.core.kv_cache import INDEX_ELEMENT_BYTES, KV_ELEMENT_BYTES, index_values, kv_values
+from ggufcluster.core.kv_cache import INDEX_TYPE, KV_ELEMENT_BYTES, index_values, kv_values
+from ggufcluster.core.network import NetworkShape, read_network
 from ggufcluster.core.tensor_classes import ClassQuantisation, TensorClass, class_of, quantisation
 from ggufcluster.errors import ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ggufcluster.core.gguf import GgufHeader
+    from ggufcluster.core.gguf import GgufHeader, TensorInfo
 
 M3_ARCHITECTURE = "minimax-m3"
 
@@ -51,11 +52,14 @@ class ModelFacts:
         kv_values: Keys and values per token that each block keeps in the KV cache.
         template: The embedded chat template, or None.
         has_indexer: Whether the tensors of sparse attention are there.
-        index_values: Index keys per token that each block keeps beside them, always in f16.
+        index_values: Index keys per token that each block keeps beside them, in their own type.
         dense_layers: How many of the first blocks have no experts.
         experts: Experts of each other block; 0 for a dense model.
         experts_used: How many of them each token passes through.
         quantisation: Types and bytes of each class of tensors.
+        routed_bytes: Weight bytes of each block's routed experts, in order.
+        largest_bytes: Weight bytes of the largest tensor of any block.
+        network: Its shapes, None if the file lacks the keys for them.
     """
 
     name: str
@@ -73,6 +77,9 @@ class ModelFacts:
     experts: int = 0
     experts_used: int = 0
     quantisation: tuple[ClassQuantisation, ...] = ()
+    routed_bytes: tuple[int, ...] = ()
+    largest_bytes: int = 0
+    network: NetworkShape | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -96,18 +103,26 @@ class ModelFacts:
         share = self.experts_used / self.experts if self.experts else 1.0
         return sum(self.layer_bytes) + self.output_bytes - routed * (1 - share)
 
-    def kv_bytes(self, layer: int, *, context: int, kv_type: str) -> int:
-        """Return the KV cache of one block for `context` tokens, index keys included, in bytes."""
-        return round(self.kv_token_bytes(layer, kv_type=kv_type) * context)
+    def active_bytes(self, layer: int) -> float:
+        """Return the weight bytes of one block that one token reads."""
+        routed = self.routed_bytes[layer] if self.routed_bytes else 0
+        share = self.experts_used / self.experts if self.experts else 1.0
+        return self.layer_bytes[layer] - routed * (1 - share)
 
-    def kv_token_bytes(self, layer: int, *, kv_type: str) -> float:
+    def kv_bytes(
+        self, layer: int, *, context: int, kv_type: str, index_type: str = INDEX_TYPE
+    ) -> int:
+        """Return the KV cache of one block for `context` tokens, index keys included, in bytes."""
+        return round(self.kv_token_bytes(layer, kv_type=kv_type, index_type=index_type) * context)
+
+    def kv_token_bytes(self, layer: int, *, kv_type: str, index_type: str = INDEX_TYPE) -> float:
         """Return the bytes that one token takes in the KV cache of one block.
 
-        `kv_type` is one of `KV_ELEMENT_BYTES`.
+        Both types are among `KV_ELEMENT_BYTES`; that of the index keys has its own setting.
         """
         index = self.index_values[layer] if self.index_values else 0
         main = self.kv_values[layer] * KV_ELEMENT_BYTES[kv_type]
-        return main + index * INDEX_ELEMENT_BYTES
+        return main + index * KV_ELEMENT_BYTES[index_type]
 
 
 def shard_names(file_name: str) -> tuple[str, ...]:
@@ -157,6 +172,9 @@ def read_facts(headers: Sequence[GgufHeader]) -> ModelFacts:
         experts=first.optional(f"{architecture}.expert_count"),
         experts_used=first.optional(f"{architecture}.expert_used_count"),
         quantisation=quantisation(tensors),
+        routed_bytes=_routed_bytes(tensors, layers),
+        largest_bytes=max((t.size for t in tensors if layer_of(t.name) is not None), default=0),
+        network=read_network(first, architecture, vocabulary=_vocabulary(tensors)),
     )
 
 
@@ -178,6 +196,20 @@ def _architecture(first: GgufHeader) -> str:
     if architecture == "clip":
         raise ModelFileError("is a vision projector, not a language model")
     return architecture
+
+
+def _vocabulary(tensors: Sequence[TensorInfo]) -> int:
+    return max(
+        (t.shape[-1] for t in tensors if t.name == "token_embd.weight" and t.shape), default=0
+    )
+
+
+def _routed_bytes(tensors: Sequence[TensorInfo], layers: int) -> tuple[int, ...]:
+    sizes: defaultdict[int | None, int] = defaultdict(int)
+    for tensor in tensors:
+        if class_of(tensor.name) is TensorClass.EXPERTS:
+            sizes[layer_of(tensor.name)] += tensor.size
+    return tuple(sizes[layer] for layer in range(layers))
 
 
 def _weights(headers: Sequence[GgufHeader]) -> defaultdict[int | str, int]:

@@ -18,6 +18,7 @@ _LAYER = re.compile(r"load_tensors: layer\s+(\d+) assigned to device (\w+)")
 _BUFFER = re.compile(r"load_tensors:\s+(\S+) model buffer size =\s+([\d.]+) MiB")
 _KV = re.compile(r"llama_kv_cache: \s*(\S+) KV buffer size =\s+([\d.]+) MiB")
 _COMPUTE = re.compile(r"sched_reserve:\s+(\S+) compute buffer size =\s+([\d.]+) MiB")
+_OUTPUT = re.compile(r"llama_context:\s+(\S+)\s+output buffer size =\s+([\d.]+) MiB")
 _PATH = re.compile(r"ggufcluster: sparse attention: (\w+) path")
 _ENDPOINT = re.compile(r"RPC\d+\[(.+)\]")
 _TROUBLE = re.compile(
@@ -25,6 +26,16 @@ _TROUBLE = re.compile(
     r"|worker \S+|exception|\babort|illegal|corrupt",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """What llama-server holds in the buffers of one name, in MiB."""
+
+    weights: float
+    kv_cache: float
+    compute: float
+    outputs: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class ServerReport:
         indexer: Whether a cache for sparse attention's indexer was made.
         msa_path: Which path sparse attention takes, ``native`` or ``generic``; empty if none.
         dense_reason: Why sparse attention runs dense, or an empty string.
+        buffers: Everything by the buffer's own name: ``CPU``, ``CUDA0``, and for device 0 of a
+            worker ``RPC0[address:port]``.
     """
 
     layers: dict[str, int]
@@ -52,6 +65,7 @@ class ServerReport:
     indexer: bool
     msa_path: str
     dense_reason: str
+    buffers: dict[str, BufferUse]
 
     @property
     def sparse_attention(self) -> bool:
@@ -69,14 +83,15 @@ def parse_server_log(lines: Sequence[str]) -> ServerReport:
     return ServerReport(
         # The last "layer" is the output head, which the plan counts to its device apart.
         layers=dict(Counter(device for layer, device in found.items() if layer != _last(found))),
-        weights=_sizes(_BUFFER, text),
-        kv_cache=_sizes(_KV, text),
-        compute=_sizes(_COMPUTE, text),
+        weights=_by_endpoint(_sizes(_BUFFER, text)),
+        kv_cache=_by_endpoint(_sizes(_KV, text)),
+        compute=_by_endpoint(_sizes(_COMPUTE, text)),
         flash_attention=bool(re.search(r"flash_attn\s+= enabled", text)),
         kv_unified=bool(re.search(r"kv_unified\s+= true", text)),
         indexer="creating indexer KV cache" in text,
         msa_path=(_PATH.findall(text) or [""])[-1],
         dense_reason=_without_stamp(next(dense, "")),
+        buffers=_buffers(text),
     )
 
 
@@ -90,12 +105,26 @@ def telling_line(tail: Sequence[str]) -> str:
     return next(telling, lines[-1] if lines else "it ended without a word")
 
 
+def _buffers(text: str) -> dict[str, BufferUse]:
+    kinds = [_sizes(pattern, text) for pattern in (_BUFFER, _KV, _COMPUTE, _OUTPUT)]
+    names = dict.fromkeys(name for sizes in kinds for name in sizes)
+    return {name: BufferUse(*(sizes.get(name, 0.0) for sizes in kinds)) for name in names}
+
+
 def _sizes(pattern: re.Pattern[str], text: str) -> dict[str, float]:
+    """Add up sizes by the buffer's name."""
     sizes: dict[str, float] = {}
     for name, size in pattern.findall(text):
+        sizes[name] = sizes.get(name, 0.0) + float(size)
+    return sizes
+
+
+def _by_endpoint(by_name: dict[str, float]) -> dict[str, float]:
+    sizes: dict[str, float] = {}
+    for name, size in by_name.items():
         endpoint = _ENDPOINT.fullmatch(name)
         key = endpoint[1] if endpoint else name
-        sizes[key] = sizes.get(key, 0.0) + float(size)
+        sizes[key] = sizes.get(key, 0.0) + size
     return sizes
 
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Instead of a number of tokens: as many as fit.
+MAX_CONTEXT = "max"
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """One call of `up`; None leaves a choice to the model family and to what fits.
@@ -17,11 +21,12 @@ class Wish:
     Attributes:
         workers: As written: ``[user@]host[:ssh-port]``, ``local``, ``local:N``.
         model: First shard or None for the only downloaded model.
-        context: Tokens per slot.
+        context: Tokens per slot, or `MAX_CONTEXT`.
         parallel: Number of slots.
         kv_type: Type of the KV cache.
         ubatch: Tokens per ubatch.
         msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
+        index_type: Type of the index keys of sparse attention: ``f16`` or ``q8_0``.
         template: Chat template file.
         host: Address on which the API listens.
         port: Port on which the API listens.
@@ -36,11 +41,12 @@ class Wish:
 
     workers: tuple[str, ...]
     model: str | None = None
-    context: int | None = None
+    context: int | str | None = None
     parallel: int = 1
     kv_type: str | None = None
     ubatch: int | None = None
     msa: str = "auto"
+    index_type: str = "f16"
     template: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8080

@@ -17,7 +17,8 @@
     │   ├── HostKeyError            the SSH host key is unknown or has changed
     │   ├── RemoteCommandError      a command on a host failed
     │   ├── CommandTimeoutError     a command on a host did not end in time
-    │   └── DiskFullError           a host has too little space
+    │   ├── DiskFullError           a host has too little space
+    │   └── CopyDiffersError        a copy on a host is not what was sent
     ├── WorkerError
     │   ├── WorkerAddressError      an endpoint that cannot be used as a worker
     │   ├── WorkerFingerprintError  the worker runs another engine
@@ -218,6 +219,15 @@ class DiskFullError(HostError):
         self.path = path
         self.need = need
         self.free = free
+
+
+class CopyDiffersError(HostError):
+    """A file on a host is not the one that was sent there."""
+
+    def __init__(self, host: str, *, path: str, reason: str) -> None:
+        super().__init__(f"{host}: {path} {reason}", host=host)
+        self.path = path
+        self.reason = reason
 
 
 class WorkerError(GgufClusterError):

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.chat_template import check_template, template_kind
 from ggufcluster.core.command import Command, command
-from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
+from ggufcluster.core.devices import (
+    LOCAL,
+    WorkerMemory,
+    head_cpu,
+    head_devices,
+    worker_devices,
+)
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
 from ggufcluster.core.launch import check_extra, root_url, server_command
@@ -21,7 +27,6 @@ from ggufcluster.core.plan import make_plan
 from ggufcluster.core.record import ClusterRecord, ShareRecord, WorkerRecord
 from ggufcluster.core.server_log import parse_server_log
 from ggufcluster.core.sockets import holder, holder_command
-from ggufcluster.core.units import size_text
 from ggufcluster.core.wish import differences
 from ggufcluster.core.worker_address import LocalWorkers, SshWorker, check_workers, parse_worker
 from ggufcluster.errors import (
@@ -34,10 +39,11 @@ from ggufcluster.errors import (
 )
 from ggufcluster.workflows import processes, workers
 from ggufcluster.workflows.down import take_down
-from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow, drain
+from ggufcluster.workflows.events import Note, Warned, Workflow, drain
 from ggufcluster.workflows.loading import LoadWatch
 from ggufcluster.workflows.machines import Machine, survey
 from ggufcluster.workflows.models import find_model, judge_model
+from ggufcluster.workflows.plan_notes import compare, describe
 from ggufcluster.workflows.proof import prove
 from ggufcluster.workflows.status import open_api, read_key, status
 
@@ -115,7 +121,7 @@ class Up:
         read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
-        check_count(model, len(targets))
+        check_count(model.name, model.layers, len(targets))
         engine = yield from self.engines.on_head()
         workers.require_driver(head, engine)
         record = self._new_record(head, engine, model, targets)
@@ -241,9 +247,11 @@ class Up:
             )
             self._memories[worker.name] = WorkerMemory(
                 worker.name,
-                machine="local" if local else worker.name,
+                machine=LOCAL if local else worker.name,
                 devices=tuple((device.free, device.total) for device in report.devices),
                 gpu=on_worker.backend is Backend.CUDA,
+                chips=machine.facts.gpus if on_worker.backend is Backend.CUDA else (),
+                endpoint=started.endpoint,
             )
             if not local:
                 link = self.seams.measure(
@@ -262,8 +270,8 @@ class Up:
         path: Path,
         model: ModelFacts,
     ) -> Workflow[ClusterRecord]:
-        plan = self._plan(record, engine, path, model)
-        yield from _describe(plan, model, self.wish.context)
+        plan = self._plan(record, head, engine, path, model)
+        yield from describe(plan)
         program = server_command(plan.spec, bin_folder=engine.bin)
         record = _with_plan(record, plan, model, self.wish.template)
         self.store.save(record)
@@ -283,6 +291,7 @@ class Up:
             command("cat", processes.log_path(record.head_run)), timeout=_SHORT
         )
         report = parse_server_log(log.stdout.splitlines())
+        yield from compare(plan, report)
         yield from prove(
             report,
             api,
@@ -298,15 +307,27 @@ class Up:
         self.store.save(record)
         return record
 
-    def _plan(self, record: ClusterRecord, engine: Engine, path: Path, model: ModelFacts) -> Plan:
+    def _plan(
+        self,
+        record: ClusterRecord,
+        head: Machine,
+        engine: Engine,
+        path: Path,
+        model: ModelFacts,
+    ) -> Plan:
         devices = worker_devices([self._memories[worker.name] for worker in record.workers])
         # Workers on this machine already offer its GPUs; their memory must not count twice.
         if not any(worker.target == "local" for worker in record.workers):
             listing = self.seams.local.run(list_devices_command(engine), timeout=_SHORT)
-            devices += head_devices(listing.stdout)
+            devices += head_devices(listing.stdout, unified=head.facts.unified)
         endpoints = [worker.endpoint for worker in record.workers]
         return make_plan(
-            self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
+            self.wish,
+            model,
+            PurePosixPath(path),
+            devices=devices,
+            endpoints=endpoints,
+            head=head_cpu(head.facts),
         )
 
     def _undo(self, cluster: str, cause: BaseException) -> None:
@@ -344,25 +365,6 @@ def _read_template(path: Path) -> str:
         raise TemplateError(f"cannot be read: {error.strerror}", path=str(path)) from error
     except UnicodeDecodeError as error:
         raise TemplateError("is not UTF-8 text", path=str(path)) from error
-
-
-def _describe(plan: Plan, model: ModelFacts, wished: int | None) -> Workflow[None]:
-    spec = plan.spec
-    yield Started("Planning")
-    if wished and wished > spec.context:
-        yield Warned(
-            f"context {spec.context:,} instead of {wished:,}: {model.name} was made for no more"
-        )
-    for share in plan.placement.shares if plan.placement else ():
-        yield Note(
-            f"{share.device.name} ({share.device.host}): layers {share.first} to {share.last},"
-            f" {size_text(share.bytes)} of {size_text(share.device.usable)} usable"
-        )
-    yield Finished(
-        "Planning",
-        f"{model.name}, {size_text(model.weight_bytes)}, context {spec.context:,}"
-        f" x {spec.parallel}, KV cache {spec.kv_type}, ubatch {spec.ubatch}",
-    )
 
 
 def _with_plan(

@@ -27,6 +27,7 @@ COMMANDS = (
     "down",
     "status",
     "logs",
+    "plan",
     "build",
     "download",
     "models",

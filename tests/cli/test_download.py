@@ -179,3 +179,21 @@ def test_a_token_comes_from_the_environment(server: HubServer, tmp_path: Path) -
     server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
     assert finish(start(server, tmp_path, REPO))[0] == 83
     assert finish(start(server, tmp_path, REPO, HF_TOKEN=server.token))[0] == 0
+
+
+def test_workers_are_known_before_anything_is_fetched(server: HubServer, tmp_path: Path) -> None:
+    """`--to-workers` without a worker is refused at once, not after 200 GB."""
+    server.publish(REPO, shards(2, 1000))
+    code, _, err = finish(start(server, tmp_path, REPO, "--to-workers"))
+    assert code == 3
+    assert "--to-workers without any worker" in err
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path: Path) -> None:
+    """With local workers only, the download is all there is."""
+    server.publish(REPO, shards(2, 1000))
+    words = (REPO, "--to-workers", "-w", "local:2", "--json")
+    code, out, err = finish(start(server, tmp_path, *words))
+    assert code == 0, err
+    assert len(json.loads(out)["files"]) == 2

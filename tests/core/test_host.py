@@ -94,3 +94,25 @@ def test_freeing_the_page_cache_never_asks_for_a_password() -> None:
     text = drop_caches_command().shown()
     assert "sudo -n " in text
     assert text.count("sudo") == 1
+
+
+def test_memory_and_links_are_read_where_the_system_tells_them() -> None:
+    """A driver's numbers are MiB, a port's speed is Mb/s; what is not told is not guessed."""
+    text = captured("dgx-spark").replace(
+        "@end",
+        "@links\n127.0.0.1 \n10.20.20.1 200000\n192.168.1.5 -1\n@end",
+    )
+    facts = parse_facts(text)
+    assert facts.gpu_memory == (None,)
+    assert facts.unified
+    assert facts.links == {"10.20.20.1": 200_000_000_000, "192.168.1.5": 0}
+    discrete = parse_facts(text.replace("[N/A], [N/A]", "24576, 1024", 1))
+    assert discrete.gpu_memory == ((23 * GIB, 24 * GIB),)
+    assert not discrete.unified
+
+
+def test_this_machine_tells_its_addresses() -> None:
+    """The real probe lists the ports that have a speed, and breaks on none that has not."""
+    command = facts_command()
+    run = subprocess.run(command.plain_argv(), capture_output=True, text=True, check=True)
+    assert all(speed >= 0 for speed in parse_facts(run.stdout).links.values())

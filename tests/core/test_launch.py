@@ -122,3 +122,10 @@ def test_a_worker_listens_on_its_address_and_caches() -> None:
 def test_the_root_url_can_be_reached(host: str, url: str) -> None:
     """An address that means all addresses becomes this machine's; IPv6 stands in brackets."""
     assert root_url(host, 80) == url
+
+
+def test_the_type_of_index_keys_goes_by_the_environment() -> None:
+    """llama-server has no option for it; the default needs no word."""
+    for kind, given in ((None, {}), ("f16", {}), ("q8_0", {"GGUFCLUSTER_MSA_INDEX_TYPE": "q8_0"})):
+        command = server_command(replace(SPEC, index_type=kind), bin_folder=BIN)
+        assert dict(command.env) == given

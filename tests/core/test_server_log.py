@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ggufcluster.core.server_log import parse_server_log, telling_line
+from ggufcluster.core.server_log import BufferUse, parse_server_log, telling_line
 
 LOG = Path(__file__).parents[1] / "data" / "server_logs" / "sparse-two-workers.txt"
 DENSE = (
@@ -96,3 +96,19 @@ def test_the_path_of_sparse_attention_is_read() -> None:
     said = [f"I ggufcluster: sparse attention: {path} path" for path in ("generic", "native")]
     assert parse_server_log([*lines(), *said]).msa_path == "native"
     assert parse_server_log(lines()).msa_path == ""
+
+
+def test_buffers_are_told_by_their_own_names() -> None:
+    """Each device of each worker stands apart, and both caches of sparse attention are one sum."""
+    said = [
+        "I load_tensors: RPC1[10.0.0.2:1] model buffer size =     2.00 MiB",
+        "I llama_kv_cache: RPC1[10.0.0.2:1] KV buffer size =    16.00 MiB",
+        "I llama_kv_cache: RPC1[10.0.0.2:1] KV buffer size =     1.00 MiB",
+        "I sched_reserve: RPC1[10.0.0.2:1] compute buffer size =    27.55 MiB",
+        "I sched_reserve:  CUDA_Host compute buffer size =     5.39 MiB",
+        "I llama_context:  CUDA_Host  output buffer size =     0.76 MiB",
+    ]
+    assert parse_server_log(said).buffers == {
+        "RPC1[10.0.0.2:1]": BufferUse(2.0, 17.0, 27.55, 0.0),
+        "CUDA_Host": BufferUse(0.0, 0.0, 5.39, 0.76),
+    }

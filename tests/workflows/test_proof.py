@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ggufcluster.core.memory import StageMemory
 from ggufcluster.core.placement import Device, Share
 from ggufcluster.core.server_log import parse_server_log
 from ggufcluster.errors import HeadError, ProofError, WorkerNotReadyError
@@ -25,8 +26,8 @@ LOG = DATA / "server_logs" / "sparse-two-workers.txt"
 REPORT = parse_server_log(LOG.read_text(encoding="utf-8").splitlines())
 ENDPOINTS = ("10.20.20.2:50052", "10.20.20.3:50052")
 SHARES = (
-    Share(Device("RPC0", "a", 1, 1), 0, 5, 1, 1),
-    Share(Device("RPC1", "b", 1, 1), 5, 3, 1, 1),
+    Share(Device("RPC0", "a", 1, 1), 0, 5, StageMemory(1, 0, 0)),
+    Share(Device("RPC1", "b", 1, 1), 5, 3, StageMemory(1, 0, 0)),
 )
 
 
