@@ -28,6 +28,11 @@
     │   ├── NotGgufError            the file is no GGUF
     │   └── TruncatedModelError     the file ends too early
     ├── TemplateError               the chat template is missing or does not render
+    │   ├── TemplateMissingError    the model brings no chat template, or not the one named
+    │   ├── TemplateFamilyError     the style is made for another family of templates
+    │   ├── TemplateAnchorError     a place that the style replaces has changed
+    │   ├── TemplateRenderError     it fails for some conversation
+    │   └── TemplateMismatchError   llama-server renders it differently
     ├── PlacementError              the model does not fit the devices
     ├── HeadError
     │   ├── PortTakenError          another process listens there
@@ -267,6 +272,45 @@ class TemplateError(GgufClusterError):
         super().__init__(f"chat template {path}: {reason}")
         self.reason = reason
         self.path = path
+
+
+class TemplateMissingError(TemplateError):
+    """The model brings no chat template, or not the one that was named."""
+
+
+class TemplateFamilyError(TemplateError):
+    """The style is made for another family of templates; ``family`` is what was found."""
+
+    def __init__(self, family: str, *, path: str) -> None:
+        super().__init__(f"is of {family}; the style is made for MiniMax-M3's own", path=path)
+        self.family = family
+
+
+class TemplateAnchorError(TemplateError):
+    """A place that the style replaces is not there exactly once; ``lines`` shows what is."""
+
+    def __init__(self, place: str, *, reason: str, lines: tuple[str, ...], path: str) -> None:
+        super().__init__(f"the place {place!r} {reason}: the template has changed there", path=path)
+        self.place = place
+        self.lines = lines
+
+
+class TemplateRenderError(TemplateError):
+    """A template fails for some conversation; ``conversation`` names it."""
+
+    def __init__(self, conversation: str, *, reason: str, path: str) -> None:
+        super().__init__(f"fails for the conversation {conversation!r}: {reason}", path=path)
+        self.conversation = conversation
+
+
+class TemplateMismatchError(TemplateError):
+    """llama-server's own renderer disagrees; ``lines`` shows the first difference."""
+
+    def __init__(self, conversation: str, *, lines: tuple[str, ...], path: str) -> None:
+        reason = f"llama-server renders the conversation {conversation!r} differently"
+        super().__init__(reason, path=path)
+        self.conversation = conversation
+        self.lines = lines
 
 
 class PlacementError(GgufClusterError):

@@ -83,6 +83,11 @@ _TABLE: tuple[
     (errors.NotGgufError, 41, _text("give a .gguf file, or the first shard of a set")),
     (errors.TruncatedModelError, 42, _text("download that file again")),
     (errors.ModelFileError, 43, _text("download it again, or give another model")),
+    (errors.TemplateMissingError, 46, _text("give a template file with --template FILE")),
+    (errors.TemplateFamilyError, 47, _text("take --style native: it keeps the model's own format")),
+    (errors.TemplateAnchorError, 48, _text("take --style native, and report the lines above")),
+    (errors.TemplateRenderError, 49, _text("mend the template there, or take another one")),
+    (errors.TemplateMismatchError, 39, _text("report it with the lines above; nothing was written")),
     (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
     (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),
     (errors.PortTakenError, 50, _text("end that process, or choose another --port")),
@@ -110,6 +115,8 @@ def details(error: errors.GgufClusterError) -> tuple[str, ...]:
         return error.excerpt
     if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
         return error.log_tail
+    if isinstance(error, errors.TemplateAnchorError | errors.TemplateMismatchError):
+        return error.lines
     return ()
 
 
