@@ -87,7 +87,11 @@ _TABLE: tuple[
     (errors.TemplateFamilyError, 47, _text("take --style native: it keeps the model's own format")),
     (errors.TemplateAnchorError, 48, _text("take --style native, and report the lines above")),
     (errors.TemplateRenderError, 49, _text("mend the template there, or take another one")),
-    (errors.TemplateMismatchError, 39, _text("report it with the lines above; nothing was written")),
+    (
+        errors.TemplateMismatchError,
+        39,
+        _text("report it with the lines above; nothing was written"),
+    ),
     (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
     (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),
     (errors.PortTakenError, 50, _text("end that process, or choose another --port")),

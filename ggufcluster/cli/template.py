@@ -78,9 +78,7 @@ def regen(
     found = read_gguf_template(gguf, name)
     target = out or Path(f"{_stem(found.path)}.{wanted.value}.jinja")
     with _outside(output, server=not no_server) as (world, outside):
-        work = regenerate(
-            found, wanted, target, local=world.local, outside=outside, replace=force
-        )
+        work = regenerate(found, wanted, target, local=world.local, outside=outside, replace=force)
         output.follow(work)
     if as_json:
         output.data({"file": str(target), "style": style, "from": found.path, "name": found.name})

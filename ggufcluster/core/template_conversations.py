@@ -86,11 +86,17 @@ _TWICE: dict[str, Any] = {
     "tool_calls": [
         _call("get_weather", {"city": "Bonn"}, 1),
         _call(
-            "note", {"items": ["a", 1.5, True, {"deep": ["é", None]}], "unset": None, "on": False}, 2
+            "note",
+            {"items": ["a", 1.5, True, {"deep": ["é", None]}], "unset": None, "on": False},
+            2,
         ),
     ],
 }
-_SECOND: dict[str, Any] = {"role": "tool", "content": "Error: disk full", "tool_call_id": "call00002"}
+_SECOND: dict[str, Any] = {
+    "role": "tool",
+    "content": "Error: disk full",
+    "tool_call_id": "call00002",
+}
 
 TALKS = (
     Conversation("one question", [_ASK], holds=(_WORDS,)),

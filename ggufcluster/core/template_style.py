@@ -28,7 +28,7 @@ _FAMILIES = (
     (M3_FAMILY, ("]<]minimax[>[", "<mm:think>", "thinking_mode")),
     ("MiniMax-M2", ("<minimax:tool_call>", "]~b]")),
     ("gpt-oss", ("<|channel|>",)),
-    ("DeepSeek", ("<｜",)),
+    ("DeepSeek", ("<\uff5c",)),
     ("Qwen or another ChatML model", ("<|im_start|>",)),
     ("Llama", ("<|start_header_id|>",)),
     ("Gemma", ("<start_of_turn>",)),

@@ -87,7 +87,8 @@ class CaseError(ValueError):
 def parse_tools(text: str) -> dict[str, Mapping[str, Any]]:
     """Read `tools.json`: a list of functions with name, description and parameters."""
     return {
-        function["name"]: {"type": "function", "function": function} for function in json.loads(text)
+        function["name"]: {"type": "function", "function": function}
+        for function in json.loads(text)
     }
 
 
@@ -136,7 +137,7 @@ def to_hybrid(text: str, calls: tuple[Call, ...]) -> str:
     """
     ordered = iter(calls)
     text = re.sub(
-        _tag("invoke name=\"(?P<name>[^\"]*)\"") + "(?P<body>.*?)" + _tag("/invoke"),
+        _tag('invoke name="(?P<name>[^"]*)"') + "(?P<body>.*?)" + _tag("/invoke"),
         lambda found: _hybrid_call(found, next(ordered, None)),
         text,
         flags=re.DOTALL,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ggufcluster.core.template_style import Style
 from ggufcluster.core.toolcall_case import written_text
 from ggufcluster.core.toy import recite_model
 from ggufcluster.core.toy_network import ToyShape
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ggufcluster.core.gguf_write import GgufModel
+    from ggufcluster.core.template_style import Style
     from ggufcluster.core.toolcall_case import Case
 
 # A corpus has thousands of entries; their codes need room to differ.
@@ -105,4 +105,6 @@ def _tokens_until(chain: Chain, cue: str, goal: str) -> int:
 
 def _plain(stored: str) -> str:
     # Letters and digits are stored as themselves; the rest does not matter for finding the place.
-    return "".join(letter if letter.isascii() and letter.isprintable() else " " for letter in stored)
+    return "".join(
+        letter if letter.isascii() and letter.isprintable() else " " for letter in stored
+    )

@@ -6,7 +6,6 @@ import contextlib
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.files import read_chunks
@@ -17,6 +16,7 @@ from ggufcluster.errors import HeadStartError, RemoteCommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.adapters.remote import Remote
