@@ -108,12 +108,15 @@ def anthropic_stream(events: Iterable[Mapping[str, Any]]) -> Answer:
     """Merge the events of a streamed `/v1/messages`.
 
     Raises:
-        AnswerFormError: A delta is for a block that was not started, or of another kind.
+        AnswerFormError: A block is started twice, or a delta is for a block that was not started or
+            is of another kind.
     """
     blocks: dict[int, dict[str, Any]] = {}
     answer = Answer()
     for event in events:
         if event["type"] == "content_block_start":
+            if event["index"] in blocks:
+                raise AnswerFormError(f"block {event['index']} is started twice")
             blocks[event["index"]] = {"text": "", "thinking": "", **event["content_block"]}
             blocks[event["index"]]["json"] = ""
         elif event["type"] == "content_block_delta":
