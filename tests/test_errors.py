@@ -66,7 +66,13 @@ EXAMPLES = [
     errors.ModelMissingError("no such file", path="/m"),
     errors.NotGgufError("bad magic", path="/m"),
     errors.TruncatedModelError(have=1000, need=2000, path="/m"),
-    errors.TemplateError("line 1", path="/t"),
+    errors.TemplateMissingError("is empty", path="/t"),
+    errors.TemplateFamilyError("Llama", path="/t"),
+    errors.TemplateAnchorError(
+        "tool instructions", reason="begins nowhere", lines=("1: x",), path="/t"
+    ),
+    errors.TemplateRenderError("one question", reason="line 1", path="/t"),
+    errors.TemplateMismatchError("one question", lines=("x",), path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),

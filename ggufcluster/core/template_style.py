@@ -54,14 +54,12 @@ class Place:
         block: Our file under templates/ that takes its place.
         first: How its first line reads, as a pattern over the line without its indentation.
         last: How its last line reads; the first such line after `first` counts.
-        keep_last: The last line itself stays.
     """
 
     name: str
     block: str
     first: str
     last: str
-    keep_last: bool = False
 
 
 _SET = r"\{%-?\s*set\s+"
@@ -83,9 +81,8 @@ PLACES = (
     Place(
         "renderer of past calls",
         "minimax-m3/hybrid/past-calls.jinja",
-        first=r"\{%-?\s*for\s+\w+\s+in\s+message\.tool_calls\s*-?%\}",
+        first=_PUT + r"toolcall_begin_token\b",
         last=_PUT + r"toolcall_end_token\s*-?\}\}",
-        keep_last=True,
     ),
 )
 
@@ -150,7 +147,7 @@ def _locate(lines: list[str], place: Place, path: str) -> tuple[int, int]:
     start = starts[0]
     for number in range(start, min(start + _MOST_LINES, len(lines))):
         if re.match(place.last, lines[number].lstrip()):
-            return start, number + (0 if place.keep_last else 1)
+            return start, number + 1
     shown = _excerpt(lines, range(start, start + 3))
     raise TemplateAnchorError(place.name, reason="has no end", lines=shown, path=path)
 

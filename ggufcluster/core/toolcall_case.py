@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SIGN = "§"
 THINKING = ("adaptive", "enabled", "disabled")
 CHOICES = ("auto", "required")
+_BLOCK_START, _BLOCK_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -131,9 +132,10 @@ def expected_content(case: Case, style: Style) -> str:
 
 
 def to_hybrid(text: str, calls: tuple[Call, ...]) -> str:
-    """Rewrite native calls in the hybrid form; values with elements inside become JSON.
+    """Rewrite native calls in the hybrid form, each in a block of its own.
 
-    `calls` are the calls that the text holds, in order: a value's JSON is taken from there.
+    `calls` are the calls that the text holds, in order: a value with elements inside becomes the
+    JSON that is expected of it.
     """
     ordered = iter(calls)
     text = re.sub(
@@ -142,12 +144,9 @@ def to_hybrid(text: str, calls: tuple[Call, ...]) -> str:
         text,
         flags=re.DOTALL,
     )
-    for tag in ("tool_call", "/tool_call"):
-        slash, bare = tag.startswith("/"), tag.removeprefix("/")
-        text = text.replace(
-            f"{NAMESPACE}<{tag}>", f"</minimax:{bare}>" if slash else f"<minimax:{bare}>"
-        )
-    return text
+    text = re.sub(r"(?<=</invoke>)(\s*)(?=<invoke )", rf"{_BLOCK_END}\n{_BLOCK_START}\1", text)
+    text = text.replace(f"{NAMESPACE}<tool_call>", _BLOCK_START)
+    return text.replace(f"{NAMESPACE}</tool_call>", _BLOCK_END)
 
 
 def _tag(inside: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.core.template_style import Style
 
-_ANSWER_SECONDS = 20.0
+_ANSWER_SECONDS = 120.0
 _READERS = {
     "openai": (openai_answer, openai_stream),
     "anthropic": (anthropic_answer, anthropic_stream),

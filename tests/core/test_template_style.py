@@ -53,9 +53,12 @@ def test_hybrid_replaces_three_places_and_nothing_else() -> None:
     ends = [n for n, line in enumerate(own) if line.strip() == "{{- toolcall_end_token }}"]
     loop = next(n for n, line in enumerate(own) if "for tool_call in" in line)
     first, last, ask = numbers.values()
-    allowed = {*range(first, last + 1), *range(ask, ends[0] + 1), *range(loop, ends[1])}
-    assert gone <= allowed
-    for place in ({first, last}, {ask, ask + 2}, {loop + 1, loop + 2}):
+    assert gone <= {
+        *range(first, last + 1),
+        *range(ask, ends[0] + 1),
+        *range(loop - 1, ends[1] + 1),
+    }
+    for place in ({first, last}, {ask, ask + 2}, {loop - 1, loop + 1, ends[1]}):
         assert place <= gone
 
 

@@ -62,7 +62,10 @@ def test_streamed_calls_merge_by_index() -> None:
             delta("tool_calls"),
         ]
     )
-    assert [(call.name, call.arguments) for call in merged.calls] == [("f", '{"a": 1}'), ("g", "{}")]
+    assert [(call.name, call.arguments) for call in merged.calls] == [
+        ("f", '{"a": 1}'),
+        ("g", "{}"),
+    ]
     assert (merged.reasoning, merged.content, merged.finish) == ("think", "Hi", "tool_calls")
 
 
@@ -93,7 +96,9 @@ def test_whole_answers_of_both_dialects_read_alike() -> None:
     assert (one.reasoning, one.calls, one.finish) == (other.reasoning, other.calls, other.finish)
 
 
-def block_events(index: int, block: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+def block_events(
+    index: int, block: dict[str, Any], *deltas: dict[str, Any]
+) -> list[dict[str, Any]]:
     """The events of one block of an Anthropic-style stream."""
     start = {"type": "content_block_start", "index": index, "content_block": block}
     return [start, *({"type": "content_block_delta", "index": index, "delta": d} for d in deltas)]
@@ -186,6 +191,9 @@ def test_a_call_that_was_cut_stays_open(arguments: str, *, closed: bool, fits: b
 def test_strict_answers_are_compared_as_json() -> None:
     """White space inside a strict answer does not count, its values do."""
     wanted = case(calls=(), finish="stop", content='{"a": [1]}', schema={"type": "object"})
-    assert mismatches(wanted, Answer(content=json.dumps({"a": [1]}), finish="stop"), Style.NATIVE) == ()
+    assert (
+        mismatches(wanted, Answer(content=json.dumps({"a": [1]}), finish="stop"), Style.NATIVE)
+        == ()
+    )
     assert mismatches(wanted, Answer(content='{"a": [2]}', finish="stop"), Style.NATIVE)
     assert mismatches(wanted, Answer(content="no JSON", finish="stop"), Style.NATIVE)
