@@ -287,12 +287,12 @@ class TemplateFamilyError(TemplateError):
 
 
 class TemplateAnchorError(TemplateError):
-    """A place that the style replaces is not there exactly once; ``lines`` shows what is."""
+    """A place that the style replaces is not there exactly once; ``excerpt`` shows what is."""
 
-    def __init__(self, place: str, *, reason: str, lines: tuple[str, ...], path: str) -> None:
+    def __init__(self, place: str, *, reason: str, excerpt: tuple[str, ...], path: str) -> None:
         super().__init__(f"the place {place!r} {reason}: the template has changed there", path=path)
         self.place = place
-        self.lines = lines
+        self.excerpt = excerpt
 
 
 class TemplateRenderError(TemplateError):
@@ -304,13 +304,13 @@ class TemplateRenderError(TemplateError):
 
 
 class TemplateMismatchError(TemplateError):
-    """llama-server's own renderer disagrees; ``lines`` shows the first difference."""
+    """llama-server's own renderer disagrees; ``excerpt`` shows the first difference."""
 
-    def __init__(self, conversation: str, *, lines: tuple[str, ...], path: str) -> None:
+    def __init__(self, conversation: str, *, excerpt: tuple[str, ...], path: str) -> None:
         reason = f"llama-server renders the conversation {conversation!r} differently"
         super().__init__(reason, path=path)
         self.conversation = conversation
-        self.lines = lines
+        self.excerpt = excerpt
 
 
 class PlacementError(GgufClusterError):

@@ -69,10 +69,10 @@ EXAMPLES = [
     errors.TemplateMissingError("is empty", path="/t"),
     errors.TemplateFamilyError("Llama", path="/t"),
     errors.TemplateAnchorError(
-        "tool instructions", reason="begins nowhere", lines=("1: x",), path="/t"
+        "tool instructions", reason="begins nowhere", excerpt=("1: x",), path="/t"
     ),
     errors.TemplateRenderError("one question", reason="line 1", path="/t"),
-    errors.TemplateMismatchError("one question", lines=("x",), path="/t"),
+    errors.TemplateMismatchError("one question", excerpt=("x",), path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),

@@ -115,12 +115,11 @@ def explain(error: errors.GgufClusterError) -> tuple[int, str]:
 
 def details(error: errors.GgufClusterError) -> tuple[str, ...]:
     """Return the lines that came with an error: compiler output or the end of a log."""
-    if isinstance(error, errors.BuildError):
+    with_excerpt = errors.BuildError | errors.TemplateAnchorError | errors.TemplateMismatchError
+    if isinstance(error, with_excerpt):
         return error.excerpt
     if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
         return error.log_tail
-    if isinstance(error, errors.TemplateAnchorError | errors.TemplateMismatchError):
-        return error.lines
     return ()
 
 

@@ -143,13 +143,15 @@ def _locate(lines: list[str], place: Place, path: str) -> tuple[int, int]:
     starts = [n for n, line in enumerate(lines) if re.match(place.first, line.lstrip())]
     if len(starts) != 1:
         told = "begins nowhere" if not starts else f"begins {len(starts)} times"
-        raise TemplateAnchorError(place.name, reason=told, lines=_excerpt(lines, starts), path=path)
+        raise TemplateAnchorError(
+            place.name, reason=told, excerpt=_excerpt(lines, starts), path=path
+        )
     start = starts[0]
     for number in range(start, min(start + _MOST_LINES, len(lines))):
         if re.match(place.last, lines[number].lstrip()):
             return start, number + 1
     shown = _excerpt(lines, range(start, start + 3))
-    raise TemplateAnchorError(place.name, reason="has no end", lines=shown, path=path)
+    raise TemplateAnchorError(place.name, reason="has no end", excerpt=shown, path=path)
 
 
 def _excerpt(lines: list[str], numbers: list[int] | range) -> tuple[str, ...]:

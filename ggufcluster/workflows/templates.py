@@ -271,7 +271,7 @@ def _compare(
     for talk, one, other in zip(talks, ours, theirs, strict=True):
         if one != other:
             raise TemplateMismatchError(
-                talk.name, lines=first_difference(one, other), path=found.path
+                talk.name, excerpt=first_difference(one, other), path=found.path
             )
     yield Finished(label, f"{len(talks)} prompts, equal byte for byte")
 

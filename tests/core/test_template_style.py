@@ -96,7 +96,7 @@ def test_a_place_that_is_gone_is_named(place: object) -> None:
     with pytest.raises(TemplateAnchorError, match="begins nowhere") as caught:
         make(changed)
     assert caught.value.place == place.name  # type: ignore[attr-defined]
-    assert caught.value.lines
+    assert caught.value.excerpt
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -110,7 +110,7 @@ def test_a_place_that_is_there_twice_is_named(place: object) -> None:
     with pytest.raises(TemplateAnchorError, match="begins 2 times") as caught:
         make(doubled)
     assert caught.value.place == place.name  # type: ignore[attr-defined]
-    assert len(caught.value.lines) == 2
+    assert len(caught.value.excerpt) == 2
 
 
 def test_a_place_without_an_end_is_named() -> None:

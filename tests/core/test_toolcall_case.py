@@ -122,6 +122,6 @@ def test_a_simple_case_is_read() -> None:
 )
 def test_a_malformed_case_is_refused(old: str, new: str, told: str) -> None:
     """The message names the file and what is wrong."""
-    with pytest.raises(CaseError, match="f.toml") as caught:
+    with pytest.raises(CaseError, match=r"f\.toml") as caught:
         parse_cases(SIMPLE.replace(old, new), TOOLS, file="f.toml")
     assert told in str(caught.value)
