@@ -30,7 +30,12 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 def render_apart(
-    local: Remote, text: str, contexts: Sequence[Mapping[str, Any]], *, path: str
+    local: Remote,
+    text: str,
+    contexts: Sequence[Mapping[str, Any]],
+    *,
+    path: str,
+    cpu_seconds: int = CPU_SECONDS,
 ) -> list[Rendered]:
     """Render a template in a process of its own, once for each set of variables.
 
@@ -39,7 +44,8 @@ def render_apart(
     """
     if len(text) > MOST_TEMPLATE:
         raise TemplateError(f"has {len(text):,} letters, more than any template", path=path)
-    question = json.dumps({"template": text, "contexts": list(contexts)}).encode()
+    limits = {"cpu_seconds": cpu_seconds}
+    question = json.dumps({"template": text, "contexts": list(contexts), **limits}).encode()
     child = Command(
         (sys.executable, "-m", "ggufcluster.adapters.template_child"),
         env={"PYTHONPATH": _PACKAGE_PARENT, "PYTHONHASHSEED": "0"},
@@ -60,14 +66,14 @@ def main() -> None:
     question = json.load(sys.stdin)
     # Whatever must be loaded is loaded now, also for failures: there are no files later.
     render("{{ strftime_now('%d') | tojson }}{{ nothing.at.all }}", [{}])
-    _limit()
+    _limit(question["cpu_seconds"])
     answers = render(question["template"], question["contexts"])
     json.dump([{"text": one.text, "failure": one.failure} for one in answers], sys.stdout)
 
 
-def _limit() -> None:
+def _limit(cpu_seconds: int) -> None:
     limits = {
-        resource.RLIMIT_CPU: CPU_SECONDS,
+        resource.RLIMIT_CPU: cpu_seconds,
         resource.RLIMIT_AS: MEMORY_BYTES,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: 3,

@@ -38,12 +38,17 @@ NoServer = Annotated[
     typer.Option("--no-server", help="Leave out the check by llama-server; no engine is needed."),
 ]
 
+_HELP = """Make and check chat templates.
+
+\b
+Example:
+  ggufcluster template regen --gguf model-00001-of-00005.gguf
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="Make and check chat templates."
-    )
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
     for command in (regen, check, show, diff):
         group.command(help=options.help_of(command))(command)
     app.add_typer(group, name="template")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggufcluster import resources
 from ggufcluster.adapters.files import replace_file
-from ggufcluster.adapters.template_child import render_apart
+from ggufcluster.adapters.template_child import MOST_TEMPLATE, render_apart
 from ggufcluster.core.gguf import MAGIC, read_header
 from ggufcluster.core.model import shard_names
 from ggufcluster.core.template_conversations import (
@@ -120,13 +120,16 @@ def read_template_file(path: Path) -> FoundTemplate:
         TemplateError: It cannot be read, is no text, is empty, or is a GGUF.
     """
     try:
-        data = path.read_bytes()
-        text = data.decode()
+        with path.open("rb") as file:
+            data = file.read(4 * MOST_TEMPLATE + 1)  # a model is no template, and may be huge
     except OSError as error:
         raise TemplateError(f"cannot be read: {error.strerror}", path=str(path)) from error
+    if data.startswith(MAGIC):
+        raise TemplateError("is a GGUF: name it with --gguf", path=str(path))
+    try:
+        text = data.decode()
     except UnicodeDecodeError as error:
-        told = "is a GGUF: name it with --gguf" if data[:4] == MAGIC else "is not UTF-8 text"
-        raise TemplateError(told, path=str(path)) from error
+        raise TemplateError("is not UTF-8 text", path=str(path)) from error
     if not text.strip():
         raise TemplateMissingError("is empty", path=str(path))
     return FoundTemplate(text, str(path))
