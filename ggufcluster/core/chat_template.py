@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 _M3_MARKS = ("]<]minimax[>[", "<tool_call>", "<invoke name=")
 
 # Some templates take a message as text, some as a list of parts; llama.cpp gives each its own.
-_CONVERSATIONS: Sequence[list[dict[str, Any]]] = (
-    [{"role": "user", "content": "Hello"}],
-    [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+CONTEXTS: Sequence[dict[str, Any]] = tuple(
+    {
+        "messages": [{"role": "user", "content": content}],
+        "add_generation_prompt": True,
+        "bos_token": "",
+        "eos_token": "",
+    }
+    for content in ("Hello", [{"type": "text", "text": "Hello"}])
 )
 
 
@@ -52,7 +57,16 @@ def check_template(text: str, *, path: str) -> None:
     Raises:
         TemplateError: It does not parse, does not render, or renders without the user's words.
     """
-    failures = [_failure(text, conversation) for conversation in _CONVERSATIONS]
+    judge(render(text, CONTEXTS), path=path)
+
+
+def judge(answers: Sequence[Rendered], *, path: str) -> None:
+    """Judge what a template made of `CONTEXTS`: one of them must have come out well.
+
+    Raises:
+        TemplateError: None did.
+    """
+    failures = [_failure(answer) for answer in answers]
     if all(failures):
         raise TemplateError(failures[0], path=path)
 
@@ -106,9 +120,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _failure(text: str, conversation: list[dict[str, Any]]) -> str:
-    context = {"messages": conversation, "add_generation_prompt": True}
-    (rendered,) = render(text, [context | {"bos_token": "", "eos_token": ""}])
+def _failure(rendered: Rendered) -> str:
     if rendered.failure:
         return f"does not render: {rendered.failure}"
     return "" if "Hello" in rendered.text else "renders without the user's message"

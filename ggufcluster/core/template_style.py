@@ -95,6 +95,11 @@ def family_of_template(text: str) -> str:
     return "an unknown family"
 
 
+def best_style(right: Mapping[str, int]) -> Style:
+    """Return the style with the most cases right; native on a tie."""
+    return max(Style, key=lambda style: (right[style.value], style is Style.NATIVE))
+
+
 def style_of(text: str) -> Style | None:
     """Return the style of a template that was made here, None for any other."""
     found = re.match(re.escape(_MADE_BY_US) + r"(\w+)", text)

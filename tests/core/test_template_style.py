@@ -14,6 +14,7 @@ from ggufcluster.core.template_style import (
     M3_FAMILY,
     PLACES,
     Style,
+    best_style,
     family_of_template,
     make_template,
     style_of,
@@ -147,3 +148,12 @@ def test_our_own_output_is_no_input(style: Style) -> None:
     """A template that was made here is not made into another one."""
     with pytest.raises(TemplateFamilyError, match="own output"):
         make(make(SHAPE, style), style)
+
+
+@pytest.mark.parametrize(
+    ("native", "hybrid", "best"),
+    [(1, 2, Style.HYBRID), (2, 1, Style.NATIVE), (2, 2, Style.NATIVE)],
+)
+def test_the_better_score_decides(native: int, hybrid: int, best: Style) -> None:
+    """The style with more cases right is taken; on a tie the model's own."""
+    assert best_style({"native": native, "hybrid": hybrid}) is best

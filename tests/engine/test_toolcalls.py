@@ -15,6 +15,7 @@ from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import free_port
 from ggufcluster.core.template_style import Style
 from ggufcluster.core.toolcall_request import ALL_WAYS
+from ggufcluster.workflows.choose_template import read_scores
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.scratch_server import ScratchWorld
 from ggufcluster.workflows.templates import FoundTemplate, make_style
@@ -58,6 +59,12 @@ def test_known_failures_are_cases(style: Style) -> None:
     names = KNOWN[style.value]
     assert sorted(set(names)) == names
     assert set(names) <= {case.name for case in CORPUS}
+
+
+def test_the_scores_that_up_chooses_by_are_true() -> None:
+    """The recorded score of a style is the corpus less its known failures."""
+    right = {style.value: len(CORPUS) - len(KNOWN[style.value]) for style in Style}
+    assert read_scores() == right
 
 
 def test_what_hybrid_cannot_express_is_documented() -> None:
