@@ -38,7 +38,8 @@
     │   ├── PortTakenError          another process listens there
     │   ├── HeadStartError          llama-server ended while starting
     │   ├── LoadStalledError        loading made no progress
-    │   └── ProofError              the running cluster is not what was asked for
+    │   ├── ProofError              the running cluster is not what was asked for
+    │   └── SmokeError              checks of a live server did not pass
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
 
@@ -363,6 +364,15 @@ class ProofError(HeadError):
     def __init__(self, failures: tuple[str, ...]) -> None:
         super().__init__("the cluster runs but is not what was asked for: " + "; ".join(failures))
         self.failures = failures
+
+
+class SmokeError(HeadError):
+    """Checks of a live server did not pass; ``failures`` says which and why."""
+
+    def __init__(self, failures: tuple[str, ...], *, total: int) -> None:
+        super().__init__(f"{len(failures)} of {total} checks failed: " + "; ".join(failures))
+        self.failures = failures
+        self.total = total
 
 
 class ClusterBusyError(GgufClusterError):

@@ -25,7 +25,7 @@ from ggufcluster.workflows.up import Engines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ggufcluster.adapters.http import Api
+    from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
     from ggufcluster.core.engine import Engine
@@ -110,6 +110,11 @@ def build_request(settings: Settings) -> BuildRequest:
         jobs=settings["engine.jobs"],
         source=Path(source) if source else None,
     )
+
+
+def streaming_api(root: str, key: Secret | None) -> StreamingApi:
+    """Open the API of a llama-server that also answers piece by piece."""
+    return HttpApi(root, key=key)
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -74,6 +74,7 @@ EXAMPLES = [
     errors.TemplateRenderError("one question", reason="line 1", path="/t"),
     errors.TemplateMismatchError("one question", excerpt=("x",), path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
+    errors.SmokeError(("a loop: no answer",), total=6),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),
     errors.LoadStalledError(300.0, phase="loading M", log="/l"),

@@ -98,6 +98,11 @@ _TABLE: tuple[
     (errors.HeadStartError, 51, _text("its last lines are above")),
     (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
     (errors.ProofError, 53, _proof),
+    (
+        errors.SmokeError,
+        55,
+        _text("another --template-style may read the calls; see `ggufcluster logs head`"),
+    ),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
     (errors.ClusterUnhealthyError, 61, _unhealthy),
