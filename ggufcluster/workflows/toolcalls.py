@@ -25,12 +25,14 @@ from ggufcluster.workflows.scratch_server import ScratchWorld, scratch_server
 from ggufcluster.workflows.toy import publish_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.core.template_style import Style
 
 _ANSWER_SECONDS = 120.0
+# Each piece of a script must be its own: the fewer scripts a toy knows, the smaller its tokens.
+_CASES_PER_TOY = 10
 _READERS = {
     "openai": (openai_answer, openai_stream),
     "anthropic": (anthropic_answer, anthropic_stream),
@@ -95,16 +97,18 @@ def run_corpus(
     label = f"Tool calls, {style.value} style"
     yield Started(label)
     outcomes: list[Outcome] = []
-    limits = token_limits(cases, style)
-    with tempfile.TemporaryDirectory(prefix="ggufcluster-") as folder:
-        model = publish_model(corpus_model(template, cases, style), Path(folder) / "corpus.gguf")
-        with scratch_server(outside, model) as api:
-            for done, case in enumerate(cases, start=1):
-                outcomes += [
-                    Outcome(case, style, way, _put(api, case, way, style, limits.get(case.name)))
-                    for way in ways(case)
-                ]
-                yield Progress(label, done, len(cases))
+    for start in range(0, len(cases), _CASES_PER_TOY):
+        some = cases[start : start + _CASES_PER_TOY]
+        limits = token_limits(some, style)
+        with tempfile.TemporaryDirectory(prefix="ggufcluster-") as folder:
+            model = publish_model(corpus_model(template, some, style), Path(folder) / "toy.gguf")
+            with scratch_server(outside, model) as api:
+                for done, case in enumerate(some, start=start + 1):
+                    outcomes += [
+                        Outcome(case, style, way, _put(api, case, way, style, limits))
+                        for way in ways(case)
+                    ]
+                    yield Progress(label, done, len(cases))
     found = score(outcomes, style)
     yield Finished(label, f"{found.right} of {found.total} cases right")
     return tuple(outcomes)
@@ -120,10 +124,10 @@ def score(outcomes: Iterable[Outcome], style: Style) -> Score:
 
 
 def _put(
-    api: StreamingApi, case: Case, way: Way, style: Style, limit: int | None
+    api: StreamingApi, case: Case, way: Way, style: Style, limits: Mapping[str, int]
 ) -> tuple[str, ...]:
     try:
-        first = _ask(api, way, first_request(case, way, limit=limit))
+        first = _ask(api, way, first_request(case, way, limit=limits.get(case.name)))
         failures = mismatches(case, first, style)
         if failures or not case.results:
             return failures
