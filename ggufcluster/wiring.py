@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.http import HttpApi, RangeClient
 from ggufcluster.adapters.local import LocalRemote
-from ggufcluster.adapters.ports import try_listen
+from ggufcluster.adapters.ports import free_port, try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
@@ -29,6 +30,7 @@ from ggufcluster.workflows.inspect import (
 )
 from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
+from ggufcluster.workflows.scratch_server import ScratchWorld
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
@@ -36,10 +38,11 @@ from ggufcluster.workflows.up import Engines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ggufcluster.adapters.http import Api
+    from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.hub import Hub
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
+    from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
     from ggufcluster.workflows.model_files import ModelFile
     from ggufcluster.workflows.originals import Originals
@@ -74,6 +77,17 @@ class World:
             on_worker=lambda remote, engine: deploy_engine(
                 engine, remote, local=self.local, paths=self.paths, request=self.build_request
             ),
+        )
+
+    def scratch(self, engine: Engine) -> ScratchWorld:
+        """Return what a llama-server with a toy needs of the outside."""
+        return ScratchWorld(
+            local=self.local,
+            engine=engine,
+            open_api=HttpApi,
+            free_port=free_port,
+            clock=time.monotonic,
+            sleep=time.sleep,
         )
 
     def connect(self, worker: SshWorker) -> FarRemote:
@@ -185,6 +199,11 @@ def available_memory(settings: Settings) -> dict[str, int]:
         machines = [survey(remote) for remote in (outside.local, *far)]
     by_id = {machine.facts.machine_id: machine for machine in reversed(machines)}
     return {m.name: m.facts.memory_available for m in reversed(by_id.values())}
+
+
+def streaming_api(root: str, key: Secret | None) -> StreamingApi:
+    """Open the API of a llama-server that also answers piece by piece."""
+    return HttpApi(root, key=key)
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -70,8 +70,15 @@ EXAMPLES = [
     errors.GraftError("has its indexer already", path="/m"),
     errors.MixedShardsError("is shard 2 of 3", path="/m"),
     errors.UnsupportedTensorError("is of type F64", path="/m"),
-    errors.TemplateError("line 1", path="/t"),
+    errors.TemplateMissingError("is empty", path="/t"),
+    errors.TemplateFamilyError("Llama", path="/t"),
+    errors.TemplateAnchorError(
+        "tool instructions", reason="begins nowhere", excerpt=("1: x",), path="/t"
+    ),
+    errors.TemplateRenderError("one question", reason="line 1", path="/t"),
+    errors.TemplateMismatchError("one question", excerpt=("x",), path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
+    errors.SmokeError(("a loop: no answer",), total=6),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),
     errors.LoadStalledError(300.0, phase="loading M", log="/l"),

@@ -17,6 +17,8 @@ from ggufcluster.cli import (
     inspect,
     plan,
     settings,
+    smoke,
+    template,
     toy,
 )
 
@@ -57,6 +59,8 @@ download.register(app)
 inspect.register(app)
 graft.register(app)
 toy.register(app)
+template.register(app)
+smoke.register(app)
 settings.register(app)
 
 

@@ -101,12 +101,26 @@ _TABLE: tuple[
     (errors.UnsupportedTensorError, 47, _text("choose another quantisation, or convert it again")),
     (errors.GraftError, 48, _text("see `ggufcluster graft-indexer --help`; nothing was changed")),
     (errors.ModelFileError, 43, _text("download it again, or give another model")),
+    (errors.TemplateMissingError, 35, _text("give a template file with --template FILE")),
+    (errors.TemplateFamilyError, 36, _text("take --style native: it keeps the model's own format")),
+    (errors.TemplateAnchorError, 37, _text("take --style native, and report the lines above")),
+    (errors.TemplateRenderError, 38, _text("mend the template there, or take another one")),
+    (
+        errors.TemplateMismatchError,
+        39,
+        _text("report it with the lines above; nothing was written"),
+    ),
     (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
     (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),
     (errors.PortTakenError, 50, _text("end that process, or choose another --port")),
     (errors.HeadStartError, 51, _text("its last lines are above")),
     (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
     (errors.ProofError, 53, _proof),
+    (
+        errors.SmokeError,
+        55,
+        _text("another --template-style may read the calls; see `ggufcluster logs head`"),
+    ),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.TransferError, 80, _text("check network and proxy; repeated, it goes on where it was")),
     (errors.OfflineError, 81, _text("unset HF_HUB_OFFLINE, or copy the files there")),
@@ -138,7 +152,8 @@ def explain(error: errors.GgufClusterError) -> tuple[int, str]:
 
 def details(error: errors.GgufClusterError) -> tuple[str, ...]:
     """Return the lines that came with an error: compiler output or the end of a log."""
-    if isinstance(error, errors.BuildError):
+    with_excerpt = errors.BuildError | errors.TemplateAnchorError | errors.TemplateMismatchError
+    if isinstance(error, with_excerpt):
         return error.excerpt
     if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
         return error.log_tail

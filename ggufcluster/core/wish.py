@@ -28,6 +28,7 @@ class Wish:
         msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
         index_type: Type of the index keys of sparse attention: ``f16`` or ``q8_0``.
         template: Chat template file.
+        template_style: ``auto``, ``native``, ``hybrid``, or ``own`` for the template as it is.
         host: Address on which the API listens.
         port: Port on which the API listens.
         api_key_file: File with API keys.
@@ -48,6 +49,7 @@ class Wish:
     msa: str = "auto"
     index_type: str = "f16"
     template: Path | None = None
+    template_style: str = "auto"
     host: str = "127.0.0.1"
     port: int = 8080
     api_key_file: Path | None = None

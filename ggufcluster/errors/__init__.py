@@ -32,12 +32,18 @@
     │   ├── MixedShardsError        the shards are not those of one conversion
     │   └── UnsupportedTensorError  the engine cannot compute with a tensor of the file
     ├── TemplateError               the chat template is missing or does not render
+    │   ├── TemplateMissingError    the model brings no chat template, or not the one named
+    │   ├── TemplateFamilyError     the style is made for another family of templates
+    │   ├── TemplateAnchorError     a place that the style replaces has changed
+    │   ├── TemplateRenderError     it fails for some conversation
+    │   └── TemplateMismatchError   llama-server renders it differently
     ├── PlacementError              the model does not fit the devices
     ├── HeadError
     │   ├── PortTakenError          another process listens there
     │   ├── HeadStartError          llama-server ended while starting
     │   ├── LoadStalledError        loading made no progress
-    │   └── ProofError              the running cluster is not what was asked for
+    │   ├── ProofError              the running cluster is not what was asked for
+    │   └── SmokeError              checks of a live server did not pass
     ├── DownloadError
     │   ├── TransferError           a server cannot be reached, refuses or breaks off
     │   ├── OfflineError            the network is switched off and something is missing
@@ -76,7 +82,20 @@ from ggufcluster.errors.download import RevisionMovedError as RevisionMovedError
 from ggufcluster.errors.download import ShardSetError as ShardSetError
 from ggufcluster.errors.download import TransferError as TransferError
 from ggufcluster.errors.download import UnsafeNameError as UnsafeNameError
+from ggufcluster.errors.model import GraftError as GraftError
+from ggufcluster.errors.model import MixedShardsError as MixedShardsError
+from ggufcluster.errors.model import ModelFileError as ModelFileError
+from ggufcluster.errors.model import ModelMissingError as ModelMissingError
+from ggufcluster.errors.model import NotGgufError as NotGgufError
+from ggufcluster.errors.model import TruncatedModelError as TruncatedModelError
+from ggufcluster.errors.model import UnsupportedTensorError as UnsupportedTensorError
 from ggufcluster.errors.root import GgufClusterError as GgufClusterError
+from ggufcluster.errors.template import TemplateAnchorError as TemplateAnchorError
+from ggufcluster.errors.template import TemplateError as TemplateError
+from ggufcluster.errors.template import TemplateFamilyError as TemplateFamilyError
+from ggufcluster.errors.template import TemplateMismatchError as TemplateMismatchError
+from ggufcluster.errors.template import TemplateMissingError as TemplateMissingError
+from ggufcluster.errors.template import TemplateRenderError as TemplateRenderError
 
 
 class ConfigError(GgufClusterError):
@@ -274,53 +293,6 @@ class WorkerNotReadyError(WorkerError):
         self.log_tail = log_tail
 
 
-class ModelFileError(GgufClusterError):
-    """A model file cannot be used."""
-
-    def __init__(self, reason: str, *, path: str | None = None) -> None:
-        super().__init__(f"{path}: {reason}" if path else reason)
-        self.reason = reason
-        self.path = path
-
-
-class ModelMissingError(ModelFileError):
-    """No such model, or none is configured."""
-
-
-class NotGgufError(ModelFileError):
-    """The file is not a GGUF file."""
-
-
-class TruncatedModelError(ModelFileError):
-    """The file ends before its contents do; sizes are in bytes."""
-
-    def __init__(self, *, have: int, need: int, path: str | None = None) -> None:
-        super().__init__(f"the file has {have:,} bytes and needs {need:,}", path=path)
-        self.have = have
-        self.need = need
-
-
-class GraftError(ModelFileError):
-    """The indexer of an original model cannot be added to a GGUF."""
-
-
-class MixedShardsError(ModelFileError):
-    """The shards are not those of one conversion."""
-
-
-class UnsupportedTensorError(ModelFileError):
-    """The engine cannot compute with a tensor of the file."""
-
-
-class TemplateError(GgufClusterError):
-    """A chat template is missing or does not render."""
-
-    def __init__(self, reason: str, *, path: str) -> None:
-        super().__init__(f"chat template {path}: {reason}")
-        self.reason = reason
-        self.path = path
-
-
 class PlacementError(GgufClusterError):
     """The model does not fit the devices; sizes are in bytes."""
 
@@ -371,6 +343,15 @@ class ProofError(HeadError):
     def __init__(self, failures: tuple[str, ...]) -> None:
         super().__init__("the cluster runs but is not what was asked for: " + "; ".join(failures))
         self.failures = failures
+
+
+class SmokeError(HeadError):
+    """Checks of a live server did not pass; ``failures`` says which and why."""
+
+    def __init__(self, failures: tuple[str, ...], *, total: int) -> None:
+        super().__init__(f"{len(failures)} of {total} checks failed: " + "; ".join(failures))
+        self.failures = failures
+        self.total = total
 
 
 class ClusterBusyError(GgufClusterError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.build_id import build_id
@@ -14,6 +15,9 @@ from ggufcluster.workflows.build import (
     find_engine,
     probe_host,
 )
+from ggufcluster.workflows.choose_template import choose_template
+from ggufcluster.workflows.machines import survey
+from ggufcluster.workflows.models import find_model, read_model
 from ggufcluster.workflows.planning import plan_for_hosts
 from ggufcluster.workflows.source import locate_source, read_vendor, source_fingerprint
 
@@ -45,7 +49,19 @@ def dry_run(
     Raises:
         GgufClusterError: Whatever would stop `up` before it starts anything.
     """
-    plan, planned = plan_for_hosts(seams, wish, backend=request.backend)
+    head = survey(seams.local)
+    path = find_model(wish.model, Path(head.paths.models))
+    template = yield from choose_template(
+        wish,
+        read_model(path).template,
+        path,
+        remote=head.remote,
+        state=Path(head.paths.state),
+        write=False,
+    )
+    plan, planned = plan_for_hosts(
+        seams, replace(wish, template=template.file), backend=request.backend
+    )
     result = []
     for worker in planned:
         site = BuildSite(worker.machine.remote, worker.machine.paths)

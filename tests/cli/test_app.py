@@ -35,6 +35,8 @@ COMMANDS = (
     "graft-indexer",
     "toy",
     "config",
+    "template",
+    "smoke",
 )
 
 

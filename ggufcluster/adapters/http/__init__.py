@@ -1,6 +1,6 @@
 """HTTP: the only package that imports httpx."""
 
-from ggufcluster.adapters.http.api import Api, HttpApi
+from ggufcluster.adapters.http.api import Api, HttpApi, StreamingApi
 from ggufcluster.adapters.http.ranges import RangeClient, RemoteFile, open_remote, read_range
 from ggufcluster.adapters.http.small_files import fetch_small
 
@@ -9,6 +9,7 @@ __all__ = [
     "HttpApi",
     "RangeClient",
     "RemoteFile",
+    "StreamingApi",
     "fetch_small",
     "open_remote",
     "read_range",
