@@ -13,9 +13,11 @@ from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import free_port, try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
+from ggufcluster.config import load_settings
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.wish import Wish
 from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
@@ -36,7 +38,7 @@ from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.hub import Hub
@@ -208,3 +210,41 @@ def streaming_api(root: str, key: Secret | None) -> StreamingApi:
 
 def _open_api(root: str, key: Secret | None) -> Api:
     return HttpApi(root, key=key)
+
+
+def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
+    """Read from the settings what `up` is asked for."""
+    return Wish(
+        workers=settings["workers.hosts"],
+        model=_absolute(settings["model"]),
+        context=settings["ctx"],
+        parallel=settings["parallel"],
+        kv_type=settings["kv_type"],
+        ubatch=settings["ubatch"],
+        msa=settings["msa"],
+        index_type=settings["msa_index_type"],
+        template=_path(settings["template"]),
+        template_style=settings["template_style"],
+        host=settings["head.host"],
+        port=settings["head.port"],
+        api_key_file=_path(settings["head.api_key_file"]),
+        extra=extra,
+        allow_public=settings["workers.allow_public"],
+        drop_caches=settings["head.drop_caches"],
+        tool_check=settings["head.tool_check"],
+        ready_seconds=float(settings["workers.ready_seconds"]),
+        stall_seconds=float(settings["head.stall_seconds"]),
+    )
+
+
+def settings_of(flags: Mapping[str, object]) -> Settings:
+    """Merge the settings of every source with flags; None counts as not given."""
+    return load_settings(os.environ, folder=Path.cwd(), flags=flags)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
+
+
+def _absolute(text: str | None) -> str | None:
+    return str(Path(text).expanduser().absolute()) if text else None

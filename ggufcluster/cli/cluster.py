@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ggufcluster.cli import options
-
-if TYPE_CHECKING:
-    from ggufcluster.config import Settings
-    from ggufcluster.core.wish import Wish
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -80,7 +74,7 @@ def up(
     """
     from ggufcluster.cli import up_report
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import world
+    from ggufcluster.wiring import settings_of, wish_of, world
     from ggufcluster.workflows.dry_run import dry_run as dry
     from ggufcluster.workflows.up import Up
 
@@ -133,7 +127,7 @@ def down(
       ggufcluster down
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import world
+    from ggufcluster.wiring import settings_of, world
     from ggufcluster.workflows.down import down as take_down
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -155,7 +149,7 @@ def status(*, as_json: options.Json = False) -> None:
     from ggufcluster.cli import status_report
     from ggufcluster.cli.output import Output
     from ggufcluster.errors import ClusterUnhealthyError
-    from ggufcluster.wiring import world
+    from ggufcluster.wiring import settings_of, world
     from ggufcluster.workflows.status import status as inspect
 
     output = Output(as_json=as_json)
@@ -190,7 +184,7 @@ def logs(
       ggufcluster logs worker -f
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import world
+    from ggufcluster.wiring import settings_of, world
     from ggufcluster.workflows.logs import logs as read
 
     output = Output()
@@ -198,45 +192,3 @@ def logs(
         record = outside.store.load()
         for line in read(outside.seams(), record, who, lines=lines, follow=follow):
             output.line(line)
-
-
-def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
-    """Read from the settings what `up` is asked for."""
-    from ggufcluster.core.wish import Wish
-
-    return Wish(
-        workers=settings["workers.hosts"],
-        model=_absolute(settings["model"]),
-        context=settings["ctx"],
-        parallel=settings["parallel"],
-        kv_type=settings["kv_type"],
-        ubatch=settings["ubatch"],
-        msa=settings["msa"],
-        index_type=settings["msa_index_type"],
-        template=_path(settings["template"]),
-        template_style=settings["template_style"],
-        host=settings["head.host"],
-        port=settings["head.port"],
-        api_key_file=_path(settings["head.api_key_file"]),
-        extra=extra,
-        allow_public=settings["workers.allow_public"],
-        drop_caches=settings["head.drop_caches"],
-        tool_check=settings["head.tool_check"],
-        ready_seconds=float(settings["workers.ready_seconds"]),
-        stall_seconds=float(settings["head.stall_seconds"]),
-    )
-
-
-def settings_of(flags: dict[str, object]) -> Settings:
-    """Merge the settings of every source with the flags of a command."""
-    from ggufcluster.config import load_settings
-
-    return load_settings(os.environ, folder=Path.cwd(), flags=flags)
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text).expanduser().absolute() if text else None
-
-
-def _absolute(text: str | None) -> str | None:
-    return str(Path(text).expanduser().absolute()) if text else None

@@ -44,9 +44,8 @@ def plan(
       ggufcluster plan -w 10.20.20.2 --ctx max --parallel 2 --kv-type q8_0
     """
     from ggufcluster.cli import plan_report
-    from ggufcluster.cli.cluster import settings_of, wish_of
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import world
+    from ggufcluster.wiring import settings_of, wish_of, world
     from ggufcluster.workflows.planning import outlook
 
     settings = settings_of(

@@ -1,0 +1,1 @@
+"""What `import ggufcluster` offers beside the command line; it prints nothing."""

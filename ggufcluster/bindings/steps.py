@@ -1,0 +1,57 @@
+"""A workflow as Python users meet it: an iterator of events with a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ggufcluster.workflows.events import Event, Workflow
+
+Result = TypeVar("Result")
+
+
+class Steps(Generic[Result]):
+    """Work that goes on as its events are taken.
+
+    Iterate to follow it, then ask for `result`; or ask for `result` at once. Leaving it unfinished
+    and calling `close` undoes what was begun, as Ctrl-C does on the command line.
+    """
+
+    def __init__(self, workflow: Workflow[Result]) -> None:
+        self._workflow = workflow
+        self._results: list[Result] = []
+
+    def __iter__(self) -> Iterator[Event]:
+        while not self._results:
+            try:
+                event = next(self._workflow)
+            except StopIteration as end:
+                self._results.append(end.value)
+            else:
+                yield event
+
+    def result(self, on_event: Callable[[Event], object] | None = None) -> Result:
+        """Go on to the end and return what came of it.
+
+        Args:
+            on_event: Called with each event that is left. What it raises ends the work.
+
+        Raises:
+            GgufClusterError: Of the kind that tells what failed.
+        """
+        try:
+            for event in self:
+                if on_event is not None:
+                    on_event(event)
+        except BaseException:
+            self.close()
+            raise
+        if not self._results:
+            raise RuntimeError("the work was closed or has failed before")
+        return self._results[0]
+
+    def close(self) -> None:
+        """Give up; what was begun is undone."""
+        self._workflow.close()
