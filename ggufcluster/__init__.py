@@ -8,8 +8,11 @@
         client = cluster.client()
         answer = client.chat.completions.create(model="", messages=[...])
 
-Names are imported when they are first used. Errors are in `ggufcluster.errors`. Nothing prints;
-what the engine says goes to the logger ``ggufcluster.engine``.
+    llama = ggufcluster.Llama("m3-00001-of-00005.gguf", workers=["10.20.20.2"])
+
+Names are imported when they are first used; `Llama` loads the engine then, which must be built.
+Errors are in `ggufcluster.errors`. Nothing prints; what the engine says goes to the logger
+``ggufcluster.engine``.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ggufcluster.bindings.cluster import Cluster as Cluster
+    from ggufcluster.bindings.llama import Llama as Llama
     from ggufcluster.bindings.steps import Steps as Steps
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "Steps", "__version__"]
+__all__ = ["Cluster", "Llama", "Steps", "__version__"]
 
 _HOMES = {
     "Cluster": "ggufcluster.bindings.cluster",
+    "Llama": "ggufcluster.bindings.llama",
     "Steps": "ggufcluster.bindings.steps",
 }
 

@@ -10,6 +10,7 @@ from ggufcluster.bindings.client import open_client
 from ggufcluster.bindings.options import UpOptions, flags_of
 from ggufcluster.bindings.steps import Steps
 from ggufcluster.core.record import ClusterRecord
+from ggufcluster.core.secret import Secret
 from ggufcluster.errors import ClusterUnhealthyError, ConfigError
 from ggufcluster.wiring import settings_of, streaming_api, wish_of, world
 from ggufcluster.workflows import down as taking_down
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from ggufcluster.bindings.client import Client
-    from ggufcluster.core.secret import Secret
     from ggufcluster.workflows.events import Event, Workflow
     from ggufcluster.workflows.status import Status
 
@@ -217,8 +217,6 @@ class Cluster:
 
 
 def _secret(text: str | None) -> Secret | None:
-    from ggufcluster.core.secret import Secret
-
     return Secret(text) if text else None
 
 

@@ -6,14 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ggufcluster.core.build_id import Backend, BuildOptions
+from ggufcluster.core.build_id import Backend, BuildOptions, Pin
 from ggufcluster.core.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import PurePosixPath
 
-    from ggufcluster.core.build_id import Pin
     from ggufcluster.core.toolchain import BuildHost
 
 RECORD_NAME = "build.json"
@@ -141,6 +140,27 @@ def read_engine(folder: PurePosixPath, record: str, sizes: str) -> Engine | None
         return _engine(folder, values, size=sum(files.values()))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def binding_obstacle(record: str, installed: str) -> str | None:
+    """Say why Python bindings cannot run on an engine's libraries; None if they can.
+
+    Structures are laid out as in one commit of llama.cpp: others would read wrong memory.
+
+    Args:
+        record: Text of the engine's build.json.
+        installed: Version of llama-cpp-python that is installed.
+    """
+    values = json.loads(record)
+    pin = Pin(**values["pin"])
+    if values["origin"] != pin.origin:
+        return "it was built from another llama.cpp than the pinned one"
+    if pin.llama_cpp_python != installed:
+        return (
+            f"it is llama.cpp {pin.commit} of llama-cpp-python {pin.llama_cpp_python},"
+            f" and version {installed} is installed"
+        )
+    return None
 
 
 def _engine(folder: PurePosixPath, values: Mapping[str, Any], *, size: int) -> Engine:

@@ -10,7 +10,9 @@
     │   ├── SourceError             the pinned source cannot be had or is not the pinned one
     │   ├── PatchError              a patch of the series does not apply
     │   ├── ToolchainError          compiler, cmake or nvcc is missing or too old
-    │   └── BuildError              compiling failed
+    │   ├── BuildError              compiling failed
+    │   ├── EngineMissingError      no engine is built for this machine
+    │   └── EngineMismatchError     engine and Python bindings are not of one llama.cpp
     ├── HostError
     │   ├── HostUnreachableError    no TCP connection, or it broke
     │   ├── AuthenticationError     SSH refused every key
@@ -23,7 +25,8 @@
     │   ├── WorkerAddressError      an endpoint that cannot be used as a worker
     │   ├── WorkerFingerprintError  the worker runs another engine
     │   ├── WorkerBusyError         the worker serves another head
-    │   └── WorkerNotReadyError     the worker did not become ready
+    │   ├── WorkerNotReadyError     the worker did not become ready
+    │   └── WorkerLostError         the worker ended while a model of this process ran on it
     ├── ModelFileError
     │   ├── ModelMissingError       no such model, or none configured
     │   ├── NotGgufError            the file is no GGUF
@@ -58,6 +61,10 @@
     │   ├── RemoteChangedError      the published file changed meanwhile
     │   ├── ChecksumError           the bytes are not the published ones
     │   └── DownloadBusyError       another process downloads the same file
+    ├── BindingError
+    │   ├── ModelClosedError        a model is used after it was closed
+    │   ├── ForkedProcessError      a model is used in a forked process
+    │   └── EngineFailedError       the engine gave up inside this process
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
 
@@ -68,6 +75,10 @@ branch with many leaves has a module of its own.
 
 from __future__ import annotations
 
+from ggufcluster.errors.binding import BindingError as BindingError
+from ggufcluster.errors.binding import EngineFailedError as EngineFailedError
+from ggufcluster.errors.binding import ForkedProcessError as ForkedProcessError
+from ggufcluster.errors.binding import ModelClosedError as ModelClosedError
 from ggufcluster.errors.download import AccessDeniedError as AccessDeniedError
 from ggufcluster.errors.download import ChecksumError as ChecksumError
 from ggufcluster.errors.download import DownloadBusyError as DownloadBusyError
@@ -167,6 +178,24 @@ class BuildError(EngineError):
         self.host = host
         self.log = log
         self.excerpt = excerpt
+
+
+class EngineMissingError(EngineError):
+    """No engine is built for this machine."""
+
+    def __init__(self, build_id: str, *, folder: str) -> None:
+        super().__init__(f"no engine {build_id} is built; looked in {folder}")
+        self.build_id = build_id
+        self.folder = folder
+
+
+class EngineMismatchError(EngineError):
+    """Engine and Python bindings are not of one llama.cpp; they would read wrong memory."""
+
+    def __init__(self, reason: str, *, library: str) -> None:
+        super().__init__(f"{library} cannot be used with the Python bindings: {reason}")
+        self.reason = reason
+        self.library = library
 
 
 class HostError(GgufClusterError):
@@ -291,6 +320,14 @@ class WorkerNotReadyError(WorkerError):
         super().__init__(f"worker {worker} is not ready: {reason}", worker=worker)
         self.reason = reason
         self.log_tail = log_tail
+
+
+class WorkerLostError(WorkerError):
+    """The worker ended, or the connection broke, while a model of this process ran on it."""
+
+    def __init__(self, worker: str, *, reason: str) -> None:
+        super().__init__(f"lost worker {worker}: {reason}", worker=worker)
+        self.reason = reason
 
 
 class PlacementError(GgufClusterError):

@@ -25,7 +25,12 @@ from ggufcluster.core.toolchain import (
     require_build_tools,
     tools_probe,
 )
-from ggufcluster.errors import BuildError, RemoteCommandError, ToolchainError
+from ggufcluster.errors import (
+    BuildError,
+    EngineMissingError,
+    RemoteCommandError,
+    ToolchainError,
+)
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Warned, Workflow
 from ggufcluster.workflows.source import (
     locate_source,
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.paths import HostPaths
     from ggufcluster.core.toolchain import Toolchain
+    from ggufcluster.workflows.source import Source, Vendor
 
 _PROBE_SECONDS = 60.0
 # One CUDA template instance may compile for many minutes without a line.
@@ -119,9 +125,7 @@ def build_engine(
         DiskFullError: The source does not fit.
     """
     request = request or BuildRequest()
-    site = BuildSite(local, paths, str(Path(sys.executable).parent))
-    vendor = read_vendor(request.vendor)
-    source = locate_source(vendor.pin, request.source)
+    site, vendor, source = _read_request(local, request, paths)
     fingerprint = source_fingerprint(source, vendor)
     host = probe_host(site)
     options = yield from choose_options(host, request)
@@ -132,6 +136,32 @@ def build_engine(
     tree = yield from prepare_tree(local, source, vendor, paths=paths)
     on_site = SourceOnSite(PurePosixPath(tree.folder), fingerprint, vendor.pin, source.origin)
     return (yield from compile_engine(site, on_site, options, tools=tools, jobs=request.jobs))
+
+
+def built_engine(local: Remote, request: BuildRequest, *, paths: HostPaths) -> Workflow[Engine]:
+    """Return the engine that `build_engine` would, if it is built already.
+
+    Raises:
+        EngineMissingError: It is not.
+        SourceError: The source is not what it should be.
+        ToolchainError: This machine cannot have what was asked for.
+    """
+    site, vendor, source = _read_request(local, request, paths)
+    host = probe_host(site)
+    options = yield from choose_options(host, request)
+    name = build_id(source_fingerprint(source, vendor), options, host.machine)
+    engine = find_engine(local, paths.engines / name)
+    if engine is None:
+        raise EngineMissingError(name, folder=str(paths.engines))
+    return engine
+
+
+def _read_request(
+    local: Remote, request: BuildRequest, paths: HostPaths
+) -> tuple[BuildSite, Vendor, Source]:
+    vendor = read_vendor(request.vendor)
+    site = BuildSite(local, paths, str(Path(sys.executable).parent))
+    return site, vendor, locate_source(vendor.pin, request.source)
 
 
 def probe_host(site: BuildSite) -> BuildHost:

@@ -77,7 +77,7 @@ def prove(
     yield Started("Proving the cluster")
     failures = [
         *layout_failures(report, shares, endpoints),
-        *_sparse_failures(report, wanted=sparse),
+        *sparse_failures(report, wanted=sparse),
     ]
     if tool_check and not failures:
         failures += _tool_failures(lambda: _watched(lambda: _ask(api), watch, give_up))
@@ -104,7 +104,8 @@ def layout_failures(
     return failures + [f"worker {endpoint} holds no weights" for endpoint in missing]
 
 
-def _sparse_failures(report: ServerReport, *, wanted: bool) -> list[str]:
+def sparse_failures(report: ServerReport, *, wanted: bool) -> list[str]:
+    """Say in what way sparse attention is not on, if it is wanted."""
     if not wanted or report.sparse_attention:
         return []
     reason = report.dense_reason or (

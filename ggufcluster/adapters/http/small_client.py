@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ggufcluster.adapters.http.api import HttpApi
 
@@ -69,7 +69,7 @@ class SmallClient:
         """Close its connections."""
         self._api.close()
 
-    def __enter__(self) -> SmallClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
