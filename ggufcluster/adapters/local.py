@@ -41,6 +41,8 @@ class LocalRemote(CommandHost):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if merge else subprocess.PIPE,
                 start_new_session=True,
+                # Else C's own variables are passed on: an engine in this process may have set some.
+                env=dict(os.environ),
             )
         )
 

@@ -144,6 +144,11 @@ class Llama(llama_cpp.Llama):
         params.n_seq_max, params.kv_unified = 1, False
         self._context_params = params
 
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Yield tokens; raises `WorkerLostError` if a worker is lost."""
+        self._engine.require()
+        return super().generate(*args, **options)
+
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens; raises `WorkerLostError` if a worker is lost."""
         self._engine.call(partial(super().eval, tokens))
@@ -184,11 +189,6 @@ class Llama(llama_cpp.Llama):
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Take over a context that `save_state` copied."""
         self._engine.call(partial(super().load_state, state))
-
-    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:  # noqa: FBT001, FBT002
-        """Turn text into tokens."""
-        self._engine.require()
-        return super().tokenize(text, add_bos, special)
 
     def close(self) -> None:
         """Free the model and end its workers; a second time does nothing."""

@@ -66,17 +66,31 @@ class Resources:
                 self._thread.call(self._held["_stack"].close)
         if not self._thread.usable:
             _LOST.update(self._group.endpoints)
-            self.disown()
+        self.disown()
         self._thread.stop()
         self._library.unwatch(self._watch)
         stop_quietly(self._group)
         self._world.close()
 
     def disown(self) -> None:
-        """Forget the native objects, so that nobody frees them: that would wait for ever."""
+        """Forget the native objects; those that are not free yet would make us wait for ever."""
         for name, handle in (("_model", "model"), ("_ctx", "ctx")):
             if name in self._held:
                 setattr(self._held[name], handle, None)
+                self._held[name] = _Gone(self._thread)
+        if hasattr(self._held.get("tokenizer_"), "_model"):
+            self._held["tokenizer_"]._model = _Gone(self._thread)  # noqa: SLF001 - it has its own
+
+
+class _Gone:
+    """Stands where a native object was, and says why it is not there."""
+
+    def __init__(self, thread: EngineThread) -> None:
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        self._thread.require()
+        raise AttributeError(name)
 
 
 _LIVING: weakref.WeakSet[Resources] = weakref.WeakSet()

@@ -1,0 +1,363 @@
+"""`ggufcluster.Llama` with the real engine and workers of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.bindings.in_process import Programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ggufcluster.core.engine import Engine
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def programs(tmp_path: Path, engine: Engine, toys: dict[str, Path]) -> Programs:
+    """Programs that use the toy with random weights."""
+    return Programs(tmp_path, engine, toys["random"])
+
+
+def test_two_workers_answer_like_one_machine(programs: Programs) -> None:
+    """Tokens, logits and a saved state are the same on two workers as without any, and silent."""
+    found = programs.run(
+        """
+        import numpy
+        here, there = load(logits_all=True), load("local:2", logits_all=True)
+        tokens = [greedy(here), greedy(there)]
+        logits = [model.scores[: model.n_tokens].copy() for model in (here, there)]
+        state = there.save_state()
+        here.reset()
+        here.load_state(state)
+        there.reset()
+        follow = [there.input_ids[:206].tolist(), state.input_ids[:206].tolist()]
+        after = [greedy(model, follow[1], 8) for model in (here, there)]
+        sparse = [model.context_params.kv_unified for model in (here, there)]
+        report(
+            tokens=tokens,
+            far=float(numpy.abs(logits[0] - logits[1]).max()),
+            size=float(numpy.abs(logits[0]).max()),
+            after=after,
+            unified=sparse,
+        )
+        here.close()
+        there.close()
+        """
+    )
+    assert found["tokens"][0] == found["tokens"][1]
+    assert len(set(found["tokens"][0])) > 4
+    assert found["far"] <= 1e-3 * found["size"]
+    assert found["after"][0] == found["after"][1]
+    assert found["unified"] == [False, False]
+    assert found["stdout"] == []
+    assert found["stderr"] == ""
+
+
+def test_it_chats_streams_and_embeds(programs: Programs) -> None:
+    """What llama_cpp offers works over workers: chat, streaming, completion, embeddings."""
+    found = programs.run(
+        """
+        import ggufcluster
+        question = [{"role": "user", "content": "What is the weather?"}]
+        with load("local:2", embedding=True) as model:
+            whole = model.create_chat_completion(question, max_tokens=6, temperature=0)
+            pieces = list(
+                model.create_chat_completion(question, max_tokens=6, temperature=0, stream=True)
+            )
+            text = model("Paris", max_tokens=4, temperature=0)["choices"][0]["text"]
+            vectors = model.create_embedding(["Paris", "Paris", "weather"])["data"]
+            import llama_cpp
+            kinds = [isinstance(model, llama_cpp.Llama), isinstance(model, ggufcluster.Llama)]
+            width = model.n_embd()
+        streamed = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
+        report(
+            whole=whole["choices"][0]["message"]["content"],
+            streamed=streamed,
+            text=text,
+            same=vectors[0]["embedding"] == vectors[1]["embedding"],
+            other=vectors[0]["embedding"] == vectors[2]["embedding"],
+            width=[len(vectors[0]["embedding"][0]), width],
+            kinds=kinds,
+        )
+        """
+    )
+    assert found["whole"]
+    assert found["streamed"] == found["whole"]
+    assert found["text"]
+    assert (found["same"], found["other"]) == (True, False)
+    assert found["width"][0] == found["width"][1]
+    assert found["kinds"] == [True, True]
+
+
+def test_a_lost_worker_is_an_exception(programs: Programs) -> None:
+    """A killed worker raises and nothing else: other models go on, and new ones can be loaded."""
+    found = programs.run(
+        """
+        other, model = load(), load("local:2")
+        before = greedy(model)
+        port, pid = sorted(workers().items())[1]
+        os.kill(pid, 9)
+        errors = [error_of(greedy, model), error_of(model.save_state), error_of(greedy, model)]
+        model.close()
+        left = workers()
+        again = load("local:2")
+        report(
+            port=port,
+            errors=errors,
+            left=left,
+            ports=sorted(workers()),
+            tokens=[before, greedy(other), greedy(again)],
+        )
+        again.close()
+        """
+    )
+    kinds = {kind for kind, _ in found["errors"]}
+    assert kinds == {"WorkerLostError"}
+    assert f"lost worker 127.0.0.1:{found['port']}" in found["errors"][0][1]
+    assert found["left"] == {}
+    assert found["port"] not in found["ports"]
+    assert found["tokens"][0] == found["tokens"][1] == found["tokens"][2]
+    assert found["stderr"] == ""
+
+
+def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None:
+    """A worker that ends between its start and the load raises, and no worker is left."""
+    found = programs.run(
+        """
+        from ggufcluster.bindings import llama
+
+        def lose(*arguments, **options):
+            plan = real(*arguments, **options)
+            os.kill(list(workers().values())[0], 9)
+            return plan
+
+        greedy(load())
+        real, llama.make_plan = llama.make_plan, lose
+        error = error_of(load, "local:2")
+        llama.make_plan = real
+        report(error=error, left=workers(), later=error_of(load, "local"))
+        """
+    )
+    assert found["error"][0] == "WorkerLostError"
+    assert found["left"] == {}
+    # The engine holds a lock then: that is told, rather than waited for.
+    assert found["later"][0] == "EngineFailedError"
+    assert "end this process" in found["later"][1]
+
+
+def test_loading_and_dropping_leaks_nothing(programs: Programs) -> None:
+    """Ten loads leave as many threads, open files and workers as one, closed or just dropped."""
+    found = programs.run(
+        """
+        import gc
+        def counts():
+            gc.collect()
+            tasks = len(list(Path("/proc/self/task").iterdir()))
+            return [tasks, threading.active_count(), len(os.listdir("/proc/self/fd")), workers()]
+
+        seen = []
+        for number in range(10):
+            model = load("local:2")
+            model.eval([1, 2, 3])
+            if number % 2:
+                model.close()
+            del model
+            seen.append(counts())
+        report(seen=seen, runs=[str(path) for path in Path(os.environ["XDG_STATE_HOME"]).rglob("pid")])
+        """
+    )
+    assert len(found["seen"]) == 10
+    assert all(counts == found["seen"][0] for counts in found["seen"])
+    assert found["seen"][0][3] == {}
+    assert found["runs"] == []
+
+
+def test_a_program_that_just_ends_leaves_no_worker(programs: Programs) -> None:
+    """A model that nobody closed ends its workers when the interpreter ends, with exit code 0."""
+    found = programs.run("model = load('local:2'); greedy(model); report(ports=sorted(workers()))")
+    assert len(found["ports"]) == 2
+    assert _pids(programs) == []
+
+
+def test_what_a_killed_program_left_is_ended_by_the_next(programs: Programs) -> None:
+    """Workers of a program that was killed are ended when the next one of the user starts some."""
+    with pytest.raises(AssertionError):
+        programs.run("model = load('local:2'); os.kill(os.getpid(), 9)")
+    orphans = _pids(programs)
+    found = programs.run(
+        "model = load('local'); report(now=sorted(workers().values())); model.close()"
+    )
+    assert len(orphans) == 2
+    assert len(found["now"]) == 1
+    assert not set(found["now"]) & set(orphans)
+    assert _pids(programs) == []
+
+
+def test_closed_and_forked_models_say_so(programs: Programs) -> None:
+    """After `close`, and in a forked process, every use raises its own exception."""
+    found = programs.run(
+        """
+        model = load("local:2")
+        before = greedy(model)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            error = error_of(greedy, model)
+            model.close()
+            os.write(writing, json.dumps([error, len(workers())]).encode())
+            sys.exit(0)
+        status = os.waitpid(child, 0)[1]
+        forked, alive = json.loads(os.read(reading, 10000))
+        after = greedy(model)
+        model.close()
+        model.close()
+        uses = [(greedy, model), (model.tokenize, b"x"), (model.embed, "x"), (model.n_ctx,)]
+        uses += [(model.detokenize, [1, 2]), (model, "Paris"), (model.save_state,), (lambda: model.ctx,), (model.token_eos,)]
+        closed = [error_of(*use) for use in uses]
+        report(status=status, forked=forked, alive=alive, same=before == after, closed=closed)
+        """
+    )
+    assert found["status"] == 0
+    assert found["forked"][0] == "ForkedProcessError"
+    assert found["alive"] == 2
+    assert found["same"] is True
+    assert {kind for kind, _ in found["closed"]} == {"ModelClosedError"}
+
+
+def test_options_of_the_plan_are_refused(programs: Programs) -> None:
+    """An argument that the plan decides, an unknown one and too many workers are each refused."""
+    found = programs.run(
+        """
+        report(
+            ours=error_of(load, "local", n_gpu_layers=3),
+            swallowed=error_of(load, "local", rpc_servers="127.0.0.1:1"),
+            unknown=error_of(load, "local", n_cxt=3),
+            many=error_of(load, "local:9"),
+            missing=error_of(load, "local", msa="fast"),
+            left=workers(),
+        )
+        """
+    )
+    assert found["ours"] == ["ConfigError", "Llama: n_gpu_layers is decided by ggufcluster"]
+    assert found["swallowed"][0] == "ConfigError"
+    assert found["unknown"] == ["TypeError", "Llama() has no argument 'n_cxt'"]
+    assert found["many"][0] == "ConfigError"
+    assert found["missing"][0] == "ConfigError"
+    assert found["left"] == {}
+
+
+def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
+    """The plan says what is missing before anything is loaded, and the workers are ended."""
+    found = programs.run(
+        """
+        from dataclasses import replace
+        from ggufcluster.bindings import llama
+        real = llama.worker_devices
+        small = lambda found: [replace(one, free=1 << 20, total=1 << 20) for one in real(found)]
+        llama.worker_devices = small
+        report(error=error_of(load, "local:2"), left=workers())
+        """
+    )
+    assert found["error"][0] == "PlacementError"
+    assert "the devices offer" in found["error"][1]
+    assert found["left"] == {}
+
+
+def test_workers_that_run_already_are_used_and_left_running(
+    programs: Programs, engine: Engine, free_port: int
+) -> None:
+    """A worker given by its endpoint serves a model and outlives it; a silent one is refused."""
+    with _worker(engine, free_port) as process:
+        found = programs.run(
+            """
+            def over(endpoint):
+                from ggufcluster import Llama
+                return Llama(TOY, endpoints=[endpoint], n_ctx=1024, n_ubatch=128)
+
+            with load() as here, over(sys.argv[2]) as there:
+                tokens = [greedy(here), greedy(there)]
+            report(tokens=tokens, gone=error_of(over, "127.0.0.1:1"))
+            """,
+            f"127.0.0.1:{free_port}",
+        )
+        assert process.poll() is None
+    assert found["tokens"][0] == found["tokens"][1]
+    assert found["gone"][0] == "WorkerNotReadyError"
+
+
+def test_without_an_engine_the_name_says_what_is_missing(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """With an empty cache, taking `Llama` raises and names the engine and where it was looked for."""
+    found = programs.run(
+        "report(error=error_of(lambda: __import__('ggufcluster').Llama))",
+        XDG_CACHE_HOME=str(tmp_path / "empty"),
+    )
+    assert found["error"][0] == "EngineMissingError"
+    assert str(tmp_path / "empty") in found["error"][1]
+
+
+def test_an_engine_of_another_commit_is_refused(
+    programs: Programs, engine: Engine, tmp_path: Path
+) -> None:
+    """An engine that was built from another llama.cpp, or other bindings, are never loaded."""
+    cache = tmp_path / "cache" / "ggufcluster" / "engines" / engine.build_id
+    shutil.copytree(engine.folder, cache, symlinks=True)
+    record = json.loads((cache / "build.json").read_text())
+    take = """
+error = error_of(lambda: __import__('ggufcluster').Llama)
+report(error=error, loaded='llama_cpp' in sys.modules)
+"""
+
+    (cache / "build.json").write_text(json.dumps(record | {"origin": "tree:abc"}))
+    tree = programs.run(take, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    pin = record["pin"] | {"llama_cpp_python": "0.3.35"}
+    origin = f"sdist:{pin['sdist_sha256']}:{pin['sdist_subdir']}"
+    (cache / "build.json").write_text(json.dumps(record | {"pin": pin, "origin": origin}))
+    version = programs.run(take, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    early = programs.run("import llama_cpp\n" + take, LLAMA_CPP_LIB_PATH=str(cache / "bin"))
+
+    assert tree["error"][0] == version["error"][0] == early["error"][0] == "EngineMismatchError"
+    assert "0.3.35" in version["error"][1]
+    assert "imported before" in early["error"][1]
+    assert (tree["loaded"], version["loaded"]) == (False, False)
+
+
+def _pids(programs: Programs) -> list[int]:
+    state = programs.env["XDG_STATE_HOME"]
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (entry / "cmdline").read_bytes().split(b"\0")[0]
+            environ = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if name.endswith(b"ggml-rpc-server") and f"XDG_STATE_HOME={state}".encode() in environ:
+            found.append(int(entry.name))
+    return found
+
+
+@contextlib.contextmanager
+def _worker(engine: Engine, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an RPC server that somebody else started."""
+    words = [str(engine.program("ggml-rpc-server")), "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while f"0100007F:{port:04X} 00000000:0000 0A" not in Path("/proc/net/tcp").read_text():
+            assert time.monotonic() < deadline, "the worker does not listen"
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
