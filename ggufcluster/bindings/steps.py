@@ -22,13 +22,18 @@ class Steps(Generic[Result]):
     def __init__(self, workflow: Workflow[Result]) -> None:
         self._workflow = workflow
         self._results: list[Result] = []
+        self._over = False
 
     def __iter__(self) -> Iterator[Event]:
-        while not self._results:
+        while not self._over:
             try:
                 event = next(self._workflow)
             except StopIteration as end:
+                self._over = True
                 self._results.append(end.value)
+            except BaseException:
+                self._over = True
+                raise
             else:
                 yield event
 
@@ -54,4 +59,5 @@ class Steps(Generic[Result]):
 
     def close(self) -> None:
         """Give up; what was begun is undone."""
+        self._over = True
         self._workflow.close()

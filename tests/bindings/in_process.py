@@ -81,7 +81,13 @@ class Programs:
         ``stdout`` and ``stderr`` are what it printed beside that.
         """
         done = subprocess.run(
-            [sys.executable, "-c", _BEGINNING + textwrap.dedent(program), str(self.toy), *arguments],
+            [
+                sys.executable,
+                "-c",
+                _BEGINNING + textwrap.dedent(program),
+                str(self.toy),
+                *arguments,
+            ],
             env=self.env | env,
             capture_output=True,
             text=True,

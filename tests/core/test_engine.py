@@ -9,7 +9,13 @@ from pathlib import PurePosixPath
 import pytest
 
 from ggufcluster.core.build_id import Backend, BuildOptions, Pin
-from ggufcluster.core.engine import Engine, copy_obstacles, read_engine, record_head
+from ggufcluster.core.engine import (
+    Engine,
+    binding_obstacle,
+    copy_obstacles,
+    read_engine,
+    record_head,
+)
 from ggufcluster.core.machine import Machine
 from ggufcluster.core.toolchain import BuildHost, Tool
 
@@ -100,3 +106,28 @@ def test_gpu_of_a_worker_is_not_left_idle() -> None:
     assert copy_obstacles(cpu, WORKER, wanted=Backend.CPU) == ()
     assert "sm_121" in copy_obstacles(cpu, WORKER, wanted=None)[0]
     assert copy_obstacles(cpu, replace(WORKER, nvcc=None), wanted=None) == ()
+
+
+@pytest.mark.parametrize(
+    ("pin", "origin", "words"),
+    [
+        ({}, None, None),
+        ({"llama_cpp_python": "0.3.35"}, None, "0.3.36 is installed"),
+        ({}, "tree:abc", "another llama.cpp"),
+    ],
+)
+def test_bindings_need_the_engines_own_commit(
+    pin: dict[str, str], origin: str | None, words: str | None
+) -> None:
+    """Bindings run on an engine of the pinned source and of their own version, and on no other."""
+    values = {
+        "llama_cpp_python": "0.3.36",
+        "sdist_sha256": "ab" * 32,
+        "commit": "0c1e57098",
+        "sdist_subdir": "vendor/llama.cpp",
+    } | pin
+    pinned = f"sdist:{values['sdist_sha256']}:{values['sdist_subdir']}"
+    record = json.dumps({"pin": values, "origin": origin or pinned})
+    obstacle = binding_obstacle(record, "0.3.36")
+    assert (obstacle is None) == (words is None)
+    assert (words or "") in (obstacle or "")

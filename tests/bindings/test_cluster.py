@@ -1,0 +1,194 @@
+"""The cluster as a Python object, and the examples, with the real engine and toys."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ggufcluster import Cluster
+from ggufcluster.core.secret import Secret
+from ggufcluster.errors import ClusterUnhealthyError, ConfigError
+from ggufcluster.workflows.events import Event, Finished, Started
+from tests.adapters.http.test_api import serving
+
+if TYPE_CHECKING:
+    from ggufcluster.core.engine import Engine
+
+ROOT = Path(__file__).parents[2]
+OPTIONS: dict[str, Any] = {"ctx": 2048, "ubatch": 256, "backend": "cpu"}
+
+
+@pytest.fixture
+def state(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of its own and the shared engine cache, for this process."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(engine.folder).parents[2]))
+    return tmp_path / "state" / "ggufcluster"
+
+
+def example(name: str, *arguments: str) -> list[str]:
+    """Run an example and return the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GGUFCLUSTER_ENGINE_BACKEND": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.engine
+def test_a_cluster_comes_up_is_used_and_goes_down(
+    state: Path, toys: dict[str, Path], free_port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Up, status, attach, a client and the examples; leaving the block ends it; nothing prints."""
+    events: list[Event] = []
+    up = {"model": toys["recite"], "port": free_port, **OPTIONS}
+    with Cluster.up(["local:2"], on_event=events.append, **up) as cluster:
+        again = Cluster.up(["local:2"], **up)
+        found = [
+            Cluster.attach(),
+            Cluster.attach(cluster.base_url),
+            Cluster.attach(again.record.id),
+        ]
+        with again:
+            pass  # it did not start it: it leaves it running
+        status = cluster.status()
+        answer = cluster.client().chat.completions.create(
+            model="", messages=[{"role": "user", "content": "Paris"}], max_tokens=8
+        )
+        chat = example("chat.py", "What is the weather?")
+        loop = example("tool_loop.py")
+        cases = state / "cases.jsonl"
+        cases.write_text('{"prompt": "x", "expected": ""}\n{"prompt": "y", "expected": "%%"}\n')
+        scores = example("batch_score.py", str(cases))
+        with pytest.raises(ClusterUnhealthyError, match="no cluster 'other' is up"):
+            Cluster.attach("other")
+
+    assert status.healthy
+    assert {one.record.id for one in (*found, again)} == {cluster.record.id}
+    assert answer.choices[0].message.role == "assistant"
+    assert "".join(chat).strip()
+    assert loop[0].startswith('calls get_weather({"city":"Paris"')
+    assert "sunny" in loop[-1]
+    assert scores == ["right x", "wrong y", "1 of 2 right"]
+    assert any(isinstance(event, Started) for event in events)
+    assert isinstance(events[-1], Finished)
+    assert not (state / "cluster.json").exists()
+    assert cluster.down() is False
+    with pytest.raises(ClusterUnhealthyError):
+        Cluster.attach()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.engine
+def test_giving_up_the_iterator_leaves_nothing(
+    state: Path, toys: dict[str, Path], free_port: int
+) -> None:
+    """Events can be taken one by one; closed in the middle, everything that began is ended."""
+    steps = Cluster.starting(["local:2"], model=toys["recite"], port=free_port, **OPTIONS)
+    for event in steps:
+        if isinstance(event, Finished) and event.label == "Starting local-1":
+            break
+    assert list((state / "run").glob("*/*/pid"))
+    steps.close()
+    assert not list((state / "run").glob("*/*/pid"))
+    assert not (state / "cluster.json").exists()
+
+
+@pytest.mark.engine
+def test_logits_example(state: Path, toys: dict[str, Path]) -> None:
+    """The example with a model in its own process prints the likeliest tokens."""
+    lines = example("logits.py", str(toys["random"]), "local:2")
+    shares = [float(line.split("%")[0]) for line in lines]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_head_elsewhere_is_asked_and_not_ended() -> None:
+    """A head known by its URL only has a status and a client, and is not ours to end."""
+    with serving(body={"data": []}) as server:
+        cluster = Cluster.attach(f"{server.root}/v1/", api_key="k")
+        status = cluster.status()
+        models = cluster.client(timeout=5).models.list()
+        with pytest.raises(ConfigError, match="only the machine that started it"):
+            cluster.down()
+        with cluster:
+            pass
+    assert (status.healthy, status.head) == (True, "ok")
+    assert models.data == []
+    assert all(key == "Bearer k" for *_, key in server.seen)
+    assert Cluster.attach(server.root).status().problems == ("the head does not answer",)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """`import ggufcluster` brings no other package with it, and knows its names."""
+    program = (
+        "import sys; before = set(sys.modules); import ggufcluster; "
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+        "; assert {'Cluster', 'Llama', 'Steps'} <= set(dir(ggufcluster))"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    heavy = {"httpx", "paramiko", "numpy", "llama_cpp", "asyncio", "rich", "typer"}
+    assert "'ggufcluster'" in done.stdout
+    assert not any(f"'{name}'" in done.stdout for name in heavy)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The lazy names hide no typing errors."""
+    import ggufcluster
+
+    with pytest.raises(AttributeError, match="Klaster"):
+        _ = ggufcluster.Klaster
+    assert str(Secret("x")) != "x"
+    assert threading.main_thread().is_alive()
+
+
+USER_PROJECT = """
+from ggufcluster import Cluster, Llama, Steps
+
+def main() -> str:
+    steps: Steps[Cluster] = Cluster.starting(["local"], model="m.gguf", ctx="max")
+    for event in steps:
+        reveal_type(event)
+    with steps.result() as cluster:
+        reveal_type(cluster.status().healthy)
+        cluster.client().chat.completions.create(model="", messages=[])
+    with Llama("m.gguf", workers=["local"], n_ctx=4096) as model:
+        reveal_type(model.tokenize(b"x"))
+    Cluster.up(["local"], kv_tipe="f16")
+    Llama("m.gguf", workers=3)
+    return cluster.base_url
+"""
+
+
+def test_a_users_project_is_checked(tmp_path: Path) -> None:
+    """Type checkers of users see our types, and find what is misspelled."""
+    (tmp_path / "user.py").write_text(USER_PROJECT)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "user.py"],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert 'Revealed type is "bool"' in done.stdout
+    assert "list[int]" in done.stdout or "list[builtins.int]" in done.stdout
+    assert "Started" in done.stdout
+    assert len(errors) == 2, done.stdout
+    assert "kv_tipe" in errors[0]
+    assert "workers" in errors[1]
