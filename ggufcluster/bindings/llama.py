@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
+import sys
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -49,11 +51,18 @@ _LIST_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 _PARTS = 1000
 _KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
+# Our arguments by the options of `up` that they are.
+_SAME = ("kv_type", "msa", "template", "template_style", "accept_new_host_keys", "allow_public")
+_SETTINGS = {"model": "model_path", "ctx": "n_ctx", "ubatch": "n_ubatch"} | {n: n for n in _SAME}
 # What the plan decides; each would contradict it in silence.
 _OURS = frozenset(
     "n_gpu_layers split_mode main_gpu tensor_split vocab_only use_mmap use_mlock n_batch"
-    " flash_attn offload_kqv op_offload type_k type_v verbose rpc_servers embeddings".split()
+    " flash_attn offload_kqv op_offload type_k type_v rpc_servers embeddings".split()
 )
+
+# It sends the whole process' output to nowhere while a model loads; the engine is quiet as it is.
+for _module in ("llama_cpp.llama", "llama_cpp._internals"):
+    vars(sys.modules[_module])["suppress_stdout_stderr"] = lambda **_: contextlib.nullcontext()
 
 
 class Llama(llama_cpp.Llama):
@@ -106,19 +115,23 @@ class Llama(llama_cpp.Llama):
         **options: Any,
     ) -> None:
         _check_options(options)
+        self._arguments = {
+            "model_path": str(model_path),
+            "workers": None if workers is None else tuple(_listed(workers)),
+            "endpoints": tuple(endpoints),
+            "n_ctx": n_ctx,
+            "n_ubatch": n_ubatch,
+            "kv_type": kv_type,
+            "msa": msa,
+            "template": template,
+            "template_style": template_style,
+            "accept_new_host_keys": accept_new_host_keys,
+            "allow_public": allow_public,
+            **options,
+        }
         flags = flags_of(
-            () if endpoints and workers is None else workers,
-            {
-                "model": str(model_path),
-                "ctx": n_ctx,
-                "ubatch": n_ubatch,
-                "kv_type": kv_type,
-                "msa": msa,
-                "template": template,
-                "template_style": template_style,
-                "accept_new_host_keys": accept_new_host_keys,
-                "allow_public": allow_public,
-            },
+            () if endpoints and workers is None else self._arguments["workers"],
+            {name: self._arguments[argument] for name, argument in _SETTINGS.items()},
         )
         self._give_up = False
         Steps(self._start(flags, tuple(endpoints), options)).result(on_event)
@@ -190,6 +203,9 @@ class Llama(llama_cpp.Llama):
         """Take over a context that `save_state` copied."""
         self._engine.call(partial(super().load_state, state))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self._arguments  # a copy is a model of its own, with workers of its own
+
     def close(self) -> None:
         """Free the model and end its workers; a second time does nothing."""
         if "_finalizer" in vars(self):
@@ -244,7 +260,7 @@ class Llama(llama_cpp.Llama):
         done = [0.0]
         self._progress_callback = _progress(weakref.ref(self), done)
         embedding = options.pop("embedding", False)
-        work = partial(super().__init__, **_arguments(plan), **options)
+        work = partial(super().__init__, **options | _arguments(plan))
         with _ENGINE.library.recorded() as log:
             steps = self._engine.follow(work, _LOOK_SECONDS)
             try:
@@ -291,11 +307,17 @@ class Llama(llama_cpp.Llama):
 
 def _check_options(options: dict[str, Any]) -> None:
     known = inspect.signature(llama_cpp.Llama.__init__).parameters
-    for name in options:
+    for name, value in options.items():
         if name in _OURS:
             raise ConfigError(f"{name} is decided by ggufcluster", source="Llama")
+        if name == "verbose" and value:
+            raise ConfigError("listen to the logger ggufcluster.engine instead", source="verbose")
         if name not in known:
             raise TypeError(f"Llama() has no argument {name!r}")
+
+
+def _listed(workers: Iterable[str]) -> Iterable[str]:
+    return (workers,) if isinstance(workers, str) else workers
 
 
 def _model(wish: Wish, head: Machine) -> tuple[Path, ModelFacts]:

@@ -258,6 +258,67 @@ def test_options_of_the_plan_are_refused(programs: Programs) -> None:
     assert found["left"] == {}
 
 
+def test_one_process_has_one_path_of_sparse_attention(programs: Programs) -> None:
+    """Dense attention can be had as well, but not beside a model that is sparse."""
+    found = programs.run(
+        """
+        sparse = load("local")
+        error = error_of(load, "local", msa="dense")
+        sparse.close()
+        with load("local:2", msa="dense") as far, load(msa="dense") as near:
+            report(error=error, tokens=[greedy(far), greedy(near)], left=len(workers()))
+        """
+    )
+    assert found["error"][0] == "ConfigError"
+    assert "generic" in found["error"][1]
+    assert found["tokens"][0] == found["tokens"][1]
+    assert found["left"] == 2
+
+
+def test_a_load_that_is_interrupted_leaves_nothing(programs: Programs) -> None:
+    """Ctrl-C while it loads raises KeyboardInterrupt and ends the workers; output is not lost."""
+    found = programs.run(
+        """
+        import signal
+        from ggufcluster.workflows.events import Started
+
+        def interrupt(event):
+            print("event", type(event).__name__)
+            if isinstance(event, Started) and event.label.startswith("Loading"):
+                begun.append(len(workers()))
+                os.kill(os.getpid(), signal.SIGINT)
+
+        begun = []
+        error = error_of(load, "local:2", on_event=interrupt)
+        import llama_cpp._internals
+        with llama_cpp._internals.suppress_stdout_stderr(disable=False):
+            print("still here")
+        model = load("local", verbose=False)
+        report(error=error, begun=begun, left=len(workers()), tokens=greedy(model))
+        model.close()
+        """
+    )
+    assert found["error"][0] == "KeyboardInterrupt"
+    assert found["begun"] == [2]
+    assert found["left"] == 1
+    assert found["tokens"]
+    assert "still here" in found["stdout"]
+
+
+def test_a_pickled_model_is_loaded_anew(programs: Programs) -> None:
+    """A copy through pickle has the same arguments and workers of its own."""
+    found = programs.run(
+        """
+        import pickle
+        with load("local", seed=3) as model:
+            with pickle.loads(pickle.dumps(model)) as copy:
+                report(tokens=[greedy(model), greedy(copy)], workers=len(workers()))
+        """
+    )
+    assert found["tokens"][0] == found["tokens"][1]
+    assert found["workers"] == 2
+
+
 def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
     """The plan says what is missing before anything is loaded, and the workers are ended."""
     found = programs.run(
