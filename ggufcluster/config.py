@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KV_TYPES = ("f16", "q8_0", "q4_0")
 BACKENDS = ("auto", "cpu", "cuda")
+TEMPLATE_STYLES = ("auto", "native", "hybrid", "own")
 MSA_PATHS = ("auto", "native", "generic", "dense")
 LOCAL_FILE = "ggufcluster.toml"
 
@@ -123,6 +124,12 @@ SETTINGS = (
     Setting("ubatch", _number(16, 65536), None, "tokens per ubatch; unset: the family's"),
     Setting("msa", _choice(*MSA_PATHS), "auto", "path of MiniMax Sparse Attention"),
     Setting("template", _text, None, "chat template file; unset: the model's own"),
+    Setting(
+        "template_style",
+        _choice(*TEMPLATE_STYLES),
+        "auto",
+        "what is made of the model's own template; own: nothing",
+    ),
     Setting("workers.hosts", _texts, (), "[user@]host[:ssh-port], or local, or local:N"),
     Setting("workers.accept_new_host_keys", _flag, False, "add unknown SSH host keys"),
     Setting("workers.allow_public", _flag, False, "allow a worker on a public address"),

@@ -28,12 +28,18 @@
     │   ├── NotGgufError            the file is no GGUF
     │   └── TruncatedModelError     the file ends too early
     ├── TemplateError               the chat template is missing or does not render
+    │   ├── TemplateMissingError    the model brings no chat template, or not the one named
+    │   ├── TemplateFamilyError     the style is made for another family of templates
+    │   ├── TemplateAnchorError     a place that the style replaces has changed
+    │   ├── TemplateRenderError     it fails for some conversation
+    │   └── TemplateMismatchError   llama-server renders it differently
     ├── PlacementError              the model does not fit the devices
     ├── HeadError
     │   ├── PortTakenError          another process listens there
     │   ├── HeadStartError          llama-server ended while starting
     │   ├── LoadStalledError        loading made no progress
-    │   └── ProofError              the running cluster is not what was asked for
+    │   ├── ProofError              the running cluster is not what was asked for
+    │   └── SmokeError              checks of a live server did not pass
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
 
@@ -269,6 +275,45 @@ class TemplateError(GgufClusterError):
         self.path = path
 
 
+class TemplateMissingError(TemplateError):
+    """The model brings no chat template, or not the one that was named."""
+
+
+class TemplateFamilyError(TemplateError):
+    """The style is made for another family of templates; ``family`` is what was found."""
+
+    def __init__(self, family: str, *, path: str) -> None:
+        super().__init__(f"is of {family}; the style is made for MiniMax-M3's own", path=path)
+        self.family = family
+
+
+class TemplateAnchorError(TemplateError):
+    """A place that the style replaces is not there exactly once; ``excerpt`` shows what is."""
+
+    def __init__(self, place: str, *, reason: str, excerpt: tuple[str, ...], path: str) -> None:
+        super().__init__(f"the place {place!r} {reason}: the template has changed there", path=path)
+        self.place = place
+        self.excerpt = excerpt
+
+
+class TemplateRenderError(TemplateError):
+    """A template fails for some conversation; ``conversation`` names it."""
+
+    def __init__(self, conversation: str, *, reason: str, path: str) -> None:
+        super().__init__(f"fails for the conversation {conversation!r}: {reason}", path=path)
+        self.conversation = conversation
+
+
+class TemplateMismatchError(TemplateError):
+    """llama-server's own renderer disagrees; ``excerpt`` shows the first difference."""
+
+    def __init__(self, conversation: str, *, excerpt: tuple[str, ...], path: str) -> None:
+        reason = f"llama-server renders the conversation {conversation!r} differently"
+        super().__init__(reason, path=path)
+        self.conversation = conversation
+        self.excerpt = excerpt
+
+
 class PlacementError(GgufClusterError):
     """The model does not fit the devices; sizes are in bytes."""
 
@@ -319,6 +364,15 @@ class ProofError(HeadError):
     def __init__(self, failures: tuple[str, ...]) -> None:
         super().__init__("the cluster runs but is not what was asked for: " + "; ".join(failures))
         self.failures = failures
+
+
+class SmokeError(HeadError):
+    """Checks of a live server did not pass; ``failures`` says which and why."""
+
+    def __init__(self, failures: tuple[str, ...], *, total: int) -> None:
+        super().__init__(f"{len(failures)} of {total} checks failed: " + "; ".join(failures))
+        self.failures = failures
+        self.total = total
 
 
 class ClusterBusyError(GgufClusterError):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.http import HttpApi
 from ggufcluster.adapters.local import LocalRemote
-from ggufcluster.adapters.ports import try_listen
+from ggufcluster.adapters.ports import free_port, try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.paths import HostPaths, paths_from_env
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
+from ggufcluster.workflows.scratch_server import ScratchWorld
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
@@ -23,9 +25,10 @@ from ggufcluster.workflows.up import Engines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ggufcluster.adapters.http import Api
+    from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.config import Settings
+    from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import SshWorker
 
@@ -59,6 +62,17 @@ class World:
             on_worker=lambda remote, engine: deploy_engine(
                 engine, remote, local=self.local, paths=self.paths, request=self.build_request
             ),
+        )
+
+    def scratch(self, engine: Engine) -> ScratchWorld:
+        """Return what a llama-server with a toy needs of the outside."""
+        return ScratchWorld(
+            local=self.local,
+            engine=engine,
+            open_api=HttpApi,
+            free_port=free_port,
+            clock=time.monotonic,
+            sleep=time.sleep,
         )
 
     def connect(self, worker: SshWorker) -> FarRemote:
@@ -96,6 +110,11 @@ def build_request(settings: Settings) -> BuildRequest:
         jobs=settings["engine.jobs"],
         source=Path(source) if source else None,
     )
+
+
+def streaming_api(root: str, key: Secret | None) -> StreamingApi:
+    """Open the API of a llama-server that also answers piece by piece."""
+    return HttpApi(root, key=key)
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

@@ -52,7 +52,7 @@ _SOLE_IMPORTERS: dict[str, str | tuple[str, ...]] = {
     "typer": "cli/",
     "rich": "cli/",
     "jinja2": "core/chat_template.py",
-    "tomllib": ("config.py", "core/build_id.py"),
+    "tomllib": ("config.py", "core/build_id.py", "core/toolcall_case.py"),
 }
 
 _MOST_LINES = 400

@@ -66,8 +66,15 @@ EXAMPLES = [
     errors.ModelMissingError("no such file", path="/m"),
     errors.NotGgufError("bad magic", path="/m"),
     errors.TruncatedModelError(have=1000, need=2000, path="/m"),
-    errors.TemplateError("line 1", path="/t"),
+    errors.TemplateMissingError("is empty", path="/t"),
+    errors.TemplateFamilyError("Llama", path="/t"),
+    errors.TemplateAnchorError(
+        "tool instructions", reason="begins nowhere", excerpt=("1: x",), path="/t"
+    ),
+    errors.TemplateRenderError("one question", reason="line 1", path="/t"),
+    errors.TemplateMismatchError("one question", excerpt=("x",), path="/t"),
     errors.PlacementError("too big", need=3 * GIB, have=GIB),
+    errors.SmokeError(("a loop: no answer",), total=6),
     errors.PortTakenError("127.0.0.1:8080", holder="nginx"),
     errors.HeadStartError("oom", log="/l", log_tail=("x",)),
     errors.LoadStalledError(300.0, phase="loading M", log="/l"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
@@ -9,6 +10,8 @@ import httpx
 from ggufcluster.errors import HeadError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ggufcluster.core.secret import Secret
 
 _SHORT = 5.0
@@ -27,6 +30,16 @@ class Api(Protocol):
         """Send JSON, return JSON; raises `HeadError`."""
 
 
+class StreamingApi(Api, Protocol):
+    """An `Api` that can also answer piece by piece."""
+
+    def stream(self, path: str, body: dict[str, Any], *, timeout: float) -> Iterator[Any]:
+        """Send JSON, yield the JSON of each server-sent event; raises `HeadError`.
+
+        Closing the iterator ends the answer. `timeout` bounds the wait for each piece.
+        """
+
+
 class HttpApi:
     """An `Api` over HTTP.
 
@@ -39,7 +52,14 @@ class HttpApi:
         self._root = root
         headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
         # The server is on this machine or this network: a proxy has no business between.
-        self._client = httpx.Client(base_url=root, headers=headers, timeout=_SHORT, trust_env=False)
+        # A connection of its own for each request: the server closes idle ones at any moment.
+        self._client = httpx.Client(
+            base_url=root,
+            headers=headers,
+            timeout=_SHORT,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     def health(self) -> str:
         """Return ``ok``, ``loading`` or ``down``; never raises."""
@@ -56,6 +76,24 @@ class HttpApi:
     def post(self, path: str, body: dict[str, Any], *, timeout: float) -> Any:
         """Send JSON, return JSON; raises `HeadError`."""
         return self._json("POST", path, timeout=timeout, json=body)
+
+    def stream(self, path: str, body: dict[str, Any], *, timeout: float) -> Iterator[Any]:
+        """Send JSON, yield the JSON of each server-sent event; raises `HeadError`."""
+        try:
+            with self._client.stream("POST", path, json=body, timeout=timeout) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise HeadError(f"{self._root}{path} answered {_reason(answer)}")
+                for line in answer.iter_lines():
+                    if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+                        yield self._event(json.loads(data), path)
+        except (httpx.HTTPError, ValueError) as error:
+            raise HeadError(f"{self._root}{path}: {_words(error)}") from error
+
+    def _event(self, event: Any, path: str) -> Any:
+        if isinstance(event, dict) and event.get("error"):
+            raise HeadError(f"{self._root}{path} broke off: {str(event['error'])[:300]}")
+        return event
 
     def close(self) -> None:
         """Close the connections."""

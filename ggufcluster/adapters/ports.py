@@ -22,3 +22,11 @@ def try_listen(host: str, port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Find a port on which nobody listens at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port

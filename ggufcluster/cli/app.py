@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggufcluster.cli import cluster, engine, settings, toy
+from ggufcluster.cli import cluster, engine, settings, smoke, template, toy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -44,6 +44,8 @@ def top(
 cluster.register(app)
 engine.register(app)
 toy.register(app)
+template.register(app)
+smoke.register(app)
 settings.register(app)
 
 

@@ -50,6 +50,10 @@ def up(
     template: Annotated[
         str | None, typer.Option(metavar="FILE", help="Chat template. Unset: the model's own.")
     ] = None,
+    template_style: Annotated[
+        str | None,
+        typer.Option(metavar="auto|native|hybrid|own", help="Made of the model's own template."),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Of the API. Unset: 127.0.0.1.")
     ] = None,
@@ -102,6 +106,7 @@ def up(
             "ubatch": ubatch,
             "msa": msa,
             "template": template,
+            "template_style": template_style,
             "head.host": host,
             "head.port": port,
             "head.api_key_file": api_key_file,
@@ -220,6 +225,7 @@ def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
         ubatch=settings["ubatch"],
         msa=settings["msa"],
         template=_path(settings["template"]),
+        template_style=settings["template_style"],
         host=settings["head.host"],
         port=settings["head.port"],
         api_key_file=_path(settings["head.api_key_file"]),

@@ -83,12 +83,26 @@ _TABLE: tuple[
     (errors.NotGgufError, 41, _text("give a .gguf file, or the first shard of a set")),
     (errors.TruncatedModelError, 42, _text("download that file again")),
     (errors.ModelFileError, 43, _text("download it again, or give another model")),
+    (errors.TemplateMissingError, 46, _text("give a template file with --template FILE")),
+    (errors.TemplateFamilyError, 47, _text("take --style native: it keeps the model's own format")),
+    (errors.TemplateAnchorError, 48, _text("take --style native, and report the lines above")),
+    (errors.TemplateRenderError, 49, _text("mend the template there, or take another one")),
+    (
+        errors.TemplateMismatchError,
+        39,
+        _text("report it with the lines above; nothing was written"),
+    ),
     (errors.TemplateError, 44, _text("mend the template, or leave --template away")),
     (errors.PlacementError, 45, _text("add workers, or lower --ctx, --parallel or --kv-type")),
     (errors.PortTakenError, 50, _text("end that process, or choose another --port")),
     (errors.HeadStartError, 51, _text("its last lines are above")),
     (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
     (errors.ProofError, 53, _proof),
+    (
+        errors.SmokeError,
+        55,
+        _text("another --template-style may read the calls; see `ggufcluster logs head`"),
+    ),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
     (errors.ClusterUnhealthyError, 61, _unhealthy),
@@ -106,7 +120,8 @@ def explain(error: errors.GgufClusterError) -> tuple[int, str]:
 
 def details(error: errors.GgufClusterError) -> tuple[str, ...]:
     """Return the lines that came with an error: compiler output or the end of a log."""
-    if isinstance(error, errors.BuildError):
+    with_excerpt = errors.BuildError | errors.TemplateAnchorError | errors.TemplateMismatchError
+    if isinstance(error, with_excerpt):
         return error.excerpt
     if isinstance(error, errors.HeadStartError | errors.WorkerNotReadyError):
         return error.log_tail

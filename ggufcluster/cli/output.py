@@ -70,6 +70,16 @@ class Output:
         """Print a line of the result."""
         self._out.print(Text(text))
 
+    def raw(self, text: str) -> None:
+        """Print text as it is, for others to read or to keep in a file."""
+        sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
+        sys.stdout.flush()
+
+    def remark(self, text: str) -> None:
+        """Print a line beside the result, on stderr."""
+        if not self._quiet:
+            self._err.print(Text(text, "dim"))
+
     def heading(self, text: str) -> None:
         """Print a line that introduces what follows."""
         self._out.print(Text(f"\n{text}", "bold"))

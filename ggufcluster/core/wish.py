@@ -23,6 +23,7 @@ class Wish:
         ubatch: Tokens per ubatch.
         msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
         template: Chat template file.
+        template_style: ``auto``, ``native``, ``hybrid``, or ``own`` for the template as it is.
         host: Address on which the API listens.
         port: Port on which the API listens.
         api_key_file: File with API keys.
@@ -42,6 +43,7 @@ class Wish:
     ubatch: int | None = None
     msa: str = "auto"
     template: Path | None = None
+    template_style: str = "auto"
     host: str = "127.0.0.1"
     port: int = 8080
     api_key_file: Path | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ggufcluster.workflows.build import (
     find_engine,
     probe_host,
 )
+from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.models import find_model, read_model
 from ggufcluster.workflows.source import locate_source, read_vendor, source_fingerprint
@@ -78,8 +79,11 @@ def dry_run(
     path = find_model(wish.model, Path(head.paths.models))
     model = read_model(path)
     planned = _plan_workers(seams, head, wish)
+    template = yield from choose_template(
+        wish, model.template, path, remote=head.remote, state=Path(head.paths.state), write=False
+    )
     plan = make_plan(
-        wish,
+        replace(wish, template=template.file),
         model,
         PurePosixPath(path),
         devices=worker_devices([worker.memory for worker in planned]),

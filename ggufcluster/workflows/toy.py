@@ -36,10 +36,11 @@ def write_toys(
         RECITE_NAME: recite_model(template, shape, lines=lines, seed=seed),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    return [_publish(model, folder / f"{name}.gguf") for name, model in models.items()]
+    return [publish_model(model, folder / f"{name}.gguf") for name, model in models.items()]
 
 
-def _publish(model: GgufModel, path: Path) -> Path:
+def publish_model(model: GgufModel, path: Path) -> Path:
+    """Write a model under its name, whole or not at all, and return the path."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

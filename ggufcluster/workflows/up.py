@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.build_id import Backend
-from ggufcluster.core.chat_template import check_template, template_kind
 from ggufcluster.core.command import Command, command
 from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
 from ggufcluster.core.family import family_of
@@ -29,10 +28,10 @@ from ggufcluster.errors import (
     ConfigError,
     GgufClusterError,
     PortTakenError,
-    TemplateError,
     WorkerAddressError,
 )
 from ggufcluster.workflows import processes, workers
+from ggufcluster.workflows.choose_template import ChosenTemplate, choose_template
 from ggufcluster.workflows.down import take_down
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow, drain
 from ggufcluster.workflows.loading import LoadWatch
@@ -111,7 +110,9 @@ class Up:
         check_extra(self.wish.extra)
         head = survey(self.seams.local)
         model_path, model = self._model(head)
-        self._check_template(model, str(model_path))
+        template = yield from choose_template(
+            self.wish, model.template, model_path, remote=head.remote, state=Path(head.paths.state)
+        )
         read_key(str(self.wish.api_key_file) if self.wish.api_key_file else None)
         self._check_port(head)
         targets = self._connect(head)
@@ -124,7 +125,7 @@ class Up:
         self.store.save(record)
         try:
             record = yield from self._start_workers(record, head, engine)
-            return (yield from self._start_head(record, head, engine, model_path, model))
+            return (yield from self._start_head(record, head, engine, model_path, model, template))
         except BaseException as error:
             self._undo(record.id, error)
             raise
@@ -132,16 +133,6 @@ class Up:
     def _model(self, head: Machine) -> tuple[Path, ModelFacts]:
         path = find_model(self.wish.model, Path(head.paths.models))
         return path, read_model(path)
-
-    def _check_template(self, model: ModelFacts, path: str) -> None:
-        text = model.template
-        if self.wish.template is not None:
-            path = str(self.wish.template)
-            text = _read_template(self.wish.template)
-            if not text.strip():
-                raise TemplateError("is empty", path=path)
-        if text:
-            check_template(text, path=path)
 
     def _check_port(self, head: Machine) -> None:
         address = f"{self.wish.host}:{self.wish.port}"
@@ -258,11 +249,12 @@ class Up:
         engine: Engine,
         path: Path,
         model: ModelFacts,
+        template: ChosenTemplate,
     ) -> Workflow[ClusterRecord]:
-        plan = self._plan(record, engine, path, model)
+        plan = self._plan(record, engine, path, model, template)
         yield from _describe(plan, model, self.wish.context)
         program = server_command(plan.spec, bin_folder=engine.bin)
-        record = _with_plan(record, plan, model, self.wish.template)
+        record = _with_plan(record, plan, model, template)
         self.store.save(record)
         processes.start(head.remote, record.head_run, program, owner=workers.owner_of(head))
         api = open_api(self.seams, record)
@@ -295,7 +287,14 @@ class Up:
         self.store.save(record)
         return record
 
-    def _plan(self, record: ClusterRecord, engine: Engine, path: Path, model: ModelFacts) -> Plan:
+    def _plan(
+        self,
+        record: ClusterRecord,
+        engine: Engine,
+        path: Path,
+        model: ModelFacts,
+        template: ChosenTemplate,
+    ) -> Plan:
         devices = worker_devices([self._memories[worker.name] for worker in record.workers])
         # Workers on this machine already offer its GPUs; their memory must not count twice.
         if not any(worker.target == "local" for worker in record.workers):
@@ -303,7 +302,11 @@ class Up:
             devices += head_devices(listing.stdout)
         endpoints = [worker.endpoint for worker in record.workers]
         return make_plan(
-            self.wish, model, PurePosixPath(path), devices=devices, endpoints=endpoints
+            replace(self.wish, template=template.file),
+            model,
+            PurePosixPath(path),
+            devices=devices,
+            endpoints=endpoints,
         )
 
     def _undo(self, cluster: str, cause: BaseException) -> None:
@@ -334,15 +337,6 @@ def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
         seen[address] = target
 
 
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(f"cannot be read: {error.strerror}", path=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise TemplateError("is not UTF-8 text", path=str(path)) from error
-
-
 def _describe(plan: Plan, model: ModelFacts, wished: int | None) -> Workflow[None]:
     spec = plan.spec
     yield Started("Planning")
@@ -363,12 +357,10 @@ def _describe(plan: Plan, model: ModelFacts, wished: int | None) -> Workflow[Non
 
 
 def _with_plan(
-    record: ClusterRecord, plan: Plan, model: ModelFacts, template: Path | None
+    record: ClusterRecord, plan: Plan, model: ModelFacts, template: ChosenTemplate
 ) -> ClusterRecord:
     shares = plan.placement.shares if plan.placement else ()
     has_msa = family_of(model.architecture).sparse
-    text = model.template if template is None else _read_template(template)
-    source = "the model's own" if template is None else str(template)
     return replace(
         record,
         shares=tuple(
@@ -377,7 +369,7 @@ def _with_plan(
         context=plan.spec.context,
         parallel=plan.spec.parallel,
         sparse=("on" if plan.sparse else "off") if has_msa else "not in this model",
-        template=f"{template_kind(text)}, {source}" if text else "none",
+        template=template.label,
     )
 
 

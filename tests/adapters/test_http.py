@@ -181,3 +181,25 @@ def test_the_key_is_in_no_message() -> None:
     ):
         api.get("/props")
     assert "sesame" not in repr(caught.value)
+
+
+def streamed(body: bytes, *, status: int = 200) -> list[Any]:
+    """Ask a server that answers with this body for a stream and return the events."""
+    with serving(status, body) as server, calling(server) as api:
+        return list(api.stream("/v1/x", {"stream": True}, timeout=5.0))
+
+
+def test_a_stream_yields_each_event() -> None:
+    """Events come as JSON; their names, comments and the end mark are no events."""
+    body = b': ping\n\nevent: a\ndata: {"n": 1}\n\ndata:{"n": 2}\n\ndata: [DONE]\n\n'
+    assert streamed(body) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_stream_that_breaks_off_is_an_error() -> None:
+    """An error inside a stream, a refusal and garbage are told with the server's words."""
+    with pytest.raises(HeadError, match="parser gave up"):
+        streamed(b'data: {"n": 1}\n\ndata: {"error": {"message": "parser gave up"}}\n\n')
+    with pytest.raises(HeadError, match="500: no luck"):
+        streamed(b'{"error": {"message": "no luck"}}', status=500)
+    with pytest.raises(HeadError):
+        streamed(b"data: {broken\n\n")

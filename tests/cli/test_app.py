@@ -22,7 +22,7 @@ from ggufcluster.config import SETTINGS
 
 ROOT = Path(ggufcluster.__file__).parents[1]
 HEAVY = ("paramiko", "httpx", "rich", "jinja2", "numpy", "huggingface_hub", "llama_cpp")
-COMMANDS = ("up", "down", "status", "logs", "build", "toy", "config")
+COMMANDS = ("up", "down", "status", "logs", "build", "toy", "config", "template", "smoke")
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,8 @@ README_MESSAGES = {
     "sparse attention is off": errors.ProofError,
     "no tool call was parsed": errors.ProofError,
     "cannot compile for": errors.ToolchainError,
+    "begins nowhere": errors.TemplateAnchorError,
+    "fails for the conversation": errors.TemplateRenderError,
     "does not apply": errors.PatchError,
     "the record of the cluster is damaged": errors.RecordError,
     "the cluster is in use by process": errors.ClusterBusyError,

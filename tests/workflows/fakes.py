@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ggufcluster.adapters.remote import CommandResult
 from ggufcluster.adapters.rpc import DeviceMemory, LinkSpeed, WorkerReport
+from ggufcluster.core.chat_template import render
 from ggufcluster.core.paths import paths_from_probe
 from ggufcluster.core.units import GIB
 from ggufcluster.errors import HostUnreachableError
@@ -97,6 +99,12 @@ class Host(FakeRemote):
         self.on(re.compile(r"^ss "), "")
         self.on("--list-devices", lambda _: CommandResult(0, self.listing, ""))
         self.on("rmdir", self._remove)
+        self.on("ggufcluster.adapters.template_child", self._render)
+
+    def _render(self, command: Command) -> CommandResult:
+        question = json.loads(command.stdin or b"")
+        answers = render(question["template"], question["contexts"])
+        return CommandResult(0, json.dumps([asdict(answer) for answer in answers]), "")
 
     def _start(self, command: Command) -> CommandResult:
         run, owner, *words = command.plain_argv()[4:]

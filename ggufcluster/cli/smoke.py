@@ -1,0 +1,68 @@
+"""smoke: a short set of checks against the running cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ggufcluster.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(help=options.help_of(smoke))(smoke)
+
+
+def smoke(
+    *,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another server than the cluster's.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of that server, on its first line.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Try the running cluster: calls, a loop, a JSON answer, a long prompt.
+
+    The exit code is 0 only if all of them pass.
+
+    Example:
+      ggufcluster smoke
+      ggufcluster smoke --url http://192.168.1.10:8080
+    """
+    from ggufcluster.cli.output import Output
+    from ggufcluster.config import load_settings
+    from ggufcluster.core.units import seconds_text
+    from ggufcluster.errors import ClusterUnhealthyError, SmokeError
+    from ggufcluster.wiring import streaming_api, world
+    from ggufcluster.workflows.smoke import smoke as run
+    from ggufcluster.workflows.status import read_key
+
+    output = Output(as_json=as_json, quiet=quiet)
+    key_file = str(api_key_file) if api_key_file else None
+    if url is None:
+        with world(load_settings(os.environ, folder=Path.cwd(), flags={})) as outside:
+            record = outside.store.load()
+        if record is None:
+            raise ClusterUnhealthyError(("no cluster is up",))
+        url, key_file = record.root, key_file or record.api_key_file
+    api = streaming_api(url, read_key(key_file))
+    results = output.follow(run(api, clock=time.monotonic))
+    if as_json:
+        output.data(
+            [{"check": r.name, "seconds": r.seconds, "failure": r.failure} for r in results]
+        )
+    else:
+        rows = [
+            (r.name, "failed" if r.failure else "passed", seconds_text(r.seconds), r.failure)
+            for r in results
+        ]
+        output.table(("check", "result", "time", "why"), rows)
+    if failures := tuple(f"{r.name}: {r.failure}" for r in results if r.failure):
+        raise SmokeError(failures, total=len(results))
