@@ -21,9 +21,9 @@ AGREEMENT_SECONDS = 1200
 # The histories have up to 22 blocks. In f32 the two paths must select the same few; rounding of
 # a quantised cache moves index scores past one another, which is no error, so all are selected.
 FEW_BLOCKS, ALL_BLOCKS = 4, 24
-# llama.cpp's attention rounds a cache in f32 to f16 before it uses it, and quantises queries to meet
-# a quantised cache. Only the leading dense layers of the generic path run on it, so these are left
-# on it in both paths where rounding is all that the limit allows.
+# llama.cpp's attention rounds a cache in f32 to f16 before it uses it, and quantises queries to
+# meet a quantised cache. Only the leading dense layers of the generic path run on it, so these are
+# left on it in both paths where rounding is all that the limit allows.
 LEADING = "GGUFCLUSTER_MSA_LEADING"
 
 
