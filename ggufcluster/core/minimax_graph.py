@@ -85,12 +85,12 @@ def input_bytes(shape: NetworkShape, batch: Batch) -> int:
     """Return the buffer of the head's CPU: each input in its copies, and the embedded tokens."""
     tokens, streams = batch.tokens, batch.streams
     sizes = [tokens * I32, shape.width * tokens * F32, tokens * I32, tokens * I64, tokens * I64]
-    sizes += [batch.cells * tokens * F16, batch.outputs * I32]
+    sizes.append(batch.outputs * I32)
     sizes += [F32 * side**2 for side in _rotations(shape, batch)]
     if batch.path != "dense":
         sizes.append(tokens * I64)
-    if batch.path == "native":
-        sizes.append(batch.cells * streams * I32)
+    # The native path knows what is visible by positions, in the leading layers as well.
+    sizes.append(batch.cells * (streams * I32 if batch.path == "native" else tokens * F16))
     if batch.path == "generic":
         blocks = batch.positions // shape.block
         sizes += [blocks * tokens * F32, batch.positions * tokens * F32]
@@ -187,8 +187,7 @@ class StageBuilder:
     def _layer(self, flow: Node, *, dense: bool, last: bool) -> Node:
         graph, shape = self.graph, self.shape
         normed = self._norm(flow)
-        full = dense or self.batch.path == "dense"
-        attended = self._full(normed) if full else self._sparse(normed)
+        attended = self._attended(normed, dense=dense)
         attended = graph.compute(attended, shape=(shape.width, self.batch.tokens))
         if last and self.stage.is_last:
             wanted = self.given(self.batch.outputs, size=I32)
@@ -202,6 +201,16 @@ class StageBuilder:
         routed = self._experts(normed)
         shared = self._feed(normed, shape.expert_width * shape.shared_experts)
         return graph.rewrite(graph.rewrite(routed, shared), flow)
+
+    def _attended(self, normed: Node, *, dense: bool) -> Node:
+        if not dense and self.batch.path != "dense":
+            return self._sparse(normed)
+        return self._all_blocks(normed) if self.batch.path == "native" else self._full(normed)
+
+    def _all_blocks(self, normed: Node) -> Node:
+        query, key, value = self._cached(normed, value_first=False)
+        self._store(key, value)
+        return self._turned(self._joined(self._by_position(query)), 1)
 
     def _full(self, normed: Node) -> Node:
         query, key, value = self._cached(normed, value_first=True)
@@ -261,11 +270,17 @@ class StageBuilder:
     def _native(self, normed: Node, query: Node) -> Node:
         graph, shape, batch = self.graph, self.shape, self.batch
         index_query = self.heads(normed, shape.index_size, shape.index_heads)
-        beside = (self.shared("map", batch.cells, batch.streams, size=I32), self._positions())
         chosen = (shape.blocks, shape.index_heads, batch.tokens)
-        ids = graph.compute(index_query, *beside, shape=chosen, size=I32)
-        made = (shape.value_size, shape.query_heads, batch.tokens)
-        return graph.compute(query, ids, *beside, shape=made)
+        ids = graph.compute(index_query, *self._places(), shape=chosen, size=I32)
+        return self._by_position(query, ids)
+
+    def _places(self) -> tuple[Node, Node]:
+        cells, streams = self.batch.cells, self.batch.streams
+        return self.shared("map", cells, streams, size=I32), self._positions()
+
+    def _by_position(self, *sources: Node) -> Node:
+        made = (self.shape.value_size, self.shape.query_heads, self.batch.tokens)
+        return self.graph.compute(*sources, *self._places(), shape=made)
 
     def _feed(self, normed: Node, inner: int) -> Node:
         graph, tokens = self.graph, normed.shape[1]

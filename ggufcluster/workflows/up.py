@@ -355,7 +355,6 @@ def _with_plan(
     record: ClusterRecord, plan: Plan, model: ModelFacts, template: ChosenTemplate
 ) -> ClusterRecord:
     shares = plan.placement.shares if plan.placement else ()
-    has_msa = family_of(model.architecture).sparse
     return replace(
         record,
         shares=tuple(
@@ -363,9 +362,17 @@ def _with_plan(
         ),
         context=plan.spec.context,
         parallel=plan.spec.parallel,
-        sparse=("on" if plan.sparse else "off") if has_msa else "not in this model",
+        sparse=_sparse_attention(plan, model),
         template=template.label,
     )
+
+
+def _sparse_attention(plan: Plan, model: ModelFacts) -> str:
+    if not family_of(model.architecture).sparse:
+        return "not in this model"
+    if not model.has_indexer:
+        return "off: the model has no indexer"
+    return "on" if plan.sparse else "off"
 
 
 def _expected(record: ClusterRecord, plan: Plan) -> dict[str, int]:

@@ -1,7 +1,7 @@
 // Checks and times the MSA kernels alone, without llama.cpp: builds in seconds.
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -I OVERLAY/ggml/src
-//        -o msa_harness msa_harness.cu OVERLAY/ggml/src/ggml-cuda/msa-select.cu OVERLAY/ggml/src/ggml-cuda/msa-attend.cu
+//        -o msa_harness msa_harness.cu OVERLAY/ggml/src/ggml-cuda/msa-*.cu
 //   msa_harness check [small]       every shape and type against ggml-cpu/msa-reference.h; exit code 1 on a failure
 //   msa_harness time [MAX_CONTEXT]  microseconds a layer, one JSON object a line
 //   msa_harness once [MAX_CONTEXT]  the same shapes, once each, for a profiler
@@ -233,14 +233,56 @@ struct verdict {
     double error      = 0.0; // largest |out - reference| / |reference| of a head
 };
 
+// A problem as the reference reads it.
+struct reference_view {
+    msa_reference::cache     index_key, key, value;
+    msa_reference::positions pos;
+};
+
+static reference_view view_of(const problem & p, const msa_type index_type, const msa_type type) {
+    const size_t index_row = row_bytes(index_type), row = row_bytes(type);
+    return {{p.index_key.data(), 0, index_row, index_row*p.n_cell, decoder_of(index_type)},
+        {p.key.data(),   row, row*n_group, row*n_group*p.n_cell, decoder_of(type)},
+        {p.value.data(), row, row*n_group, row*n_group*p.n_cell, decoder_of(type)},
+        {p.cell.data(), p.position.data(), 1 << p.what.map_shift, p.n_pos, p.what.n_token}};
+}
+
+// The largest |out - reference| / |reference| of the heads of (token, group) q, which attends to these blocks.
+static double error_of(const problem & p, const reference_view & reader, const int q, const msa_reference::blocks list,
+        const std::vector<float> & out) {
+    const int stream = q/(p.what.n_token*n_group), token = q/n_group%p.what.n_token, group = q%n_group;
+    const msa_reference::selection how = {msa_dim, msa_block, 0, 0, 0};
+    std::vector<float> reference(msa_dim);
+    double worst = 0.0;
+    for (int h = 0; h < msa_rows; ++h) {
+        const size_t at = ((size_t) q*msa_rows + h)*msa_dim;
+        attend_blocks(p.query.data() + at, reader.key, reader.value, reader.pos, how, stream, token, group, list, 1.0f/std::sqrt((float) msa_dim), reference.data());
+        double difference = 0.0, norm = 0.0;
+        for (int d = 0; d < msa_dim; ++d) {
+            difference += std::pow((double) out[at + d] - reference[d], 2);
+            norm       += std::pow((double) reference[d], 2);
+        }
+        const double error = std::sqrt(difference/std::max(norm, 1e-30));
+        worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+    return worst;
+}
+
+// Over all blocks, of up to 32 (token, group).
+static double compare_dense(const problem & p, const msa_type type, const std::vector<float> & out) {
+    const reference_view reader = view_of(p, type, type);
+    const std::vector<int32_t> every = msa_reference::all_blocks(p.n_pos - 1, msa_block);
+    const int n_query = p.what.n_stream*p.what.n_token*n_group;
+    const int stride  = std::max(1, n_query/32) | 1;
+    std::vector<double> errors((n_query + stride - 1)/stride);
+    parallel((int) errors.size(), [&](const int sample) { errors[sample] = error_of(p, reader, sample*stride, {every.data(), (int64_t) every.size()}, out); });
+    return *std::max_element(errors.begin(), errors.end());
+}
+
 static verdict compare(const problem & p, const msa_type index_type, const msa_type type,
         const std::vector<int32_t> & ids, const std::vector<float> & out) {
     const shape & w = p.what;
-    const size_t index_row = row_bytes(index_type), row = row_bytes(type);
-    const msa_reference::cache index_key = {p.index_key.data(), 0, index_row, index_row*p.n_cell, decoder_of(index_type)};
-    const msa_reference::cache key   = {p.key.data(),   row, row*n_group, row*n_group*p.n_cell, decoder_of(type)};
-    const msa_reference::cache value = {p.value.data(), row, row*n_group, row*n_group*p.n_cell, decoder_of(type)};
-    const msa_reference::positions pos = {p.cell.data(), p.position.data(), 1 << w.map_shift, p.n_pos, w.n_token};
+    const reference_view reader = view_of(p, index_type, type);
     const msa_reference::selection how = {msa_dim, msa_block, w.n_top, w.n_local, w.n_init};
 
     const int n_query = w.n_stream*w.n_token*n_group;
@@ -249,12 +291,12 @@ static verdict compare(const problem & p, const msa_type index_type, const msa_t
     std::vector<verdict> verdicts(n_sample);
     parallel(n_sample, [&](const int sample) {
         const int q = sample*stride;
-        const int stream = q/(w.n_token*n_group), token = q/n_group%w.n_token, group = q%n_group;
+        const int stream = q/(w.n_token*n_group), token = q/n_group%w.n_token;
         const int32_t * got = ids.data() + (size_t) q*w.n_top;
         verdict & v = verdicts[sample];
 
         std::vector<int32_t> expected(w.n_top);
-        const std::vector<float> scores = block_scores(p.index_query.data() + (size_t) q*msa_dim, index_key, pos, how, stream, token);
+        const std::vector<float> scores = block_scores(p.index_query.data() + (size_t) q*msa_dim, reader.index_key, reader.pos, how, stream, token);
         choose_blocks(scores, how, expected.data());
         if (!std::equal(expected.begin(), expected.end(), got)) {
             float worst = INFINITY, missed = -INFINITY;
@@ -276,18 +318,7 @@ static verdict compare(const problem & p, const msa_type index_type, const msa_t
         if (v.wrong_rows) {
             return;
         }
-        std::vector<float> reference(msa_dim);
-        for (int h = 0; h < msa_rows; ++h) {
-            const size_t at = ((size_t) q*msa_rows + h)*msa_dim;
-            attend_blocks(p.query.data() + at, key, value, pos, how, stream, token, group, got, 1.0f/std::sqrt((float) msa_dim), reference.data());
-            double difference = 0.0, norm = 0.0;
-            for (int d = 0; d < msa_dim; ++d) {
-                difference += std::pow((double) out[at + d] - reference[d], 2);
-                norm       += std::pow((double) reference[d], 2);
-            }
-            const double error = std::sqrt(difference/std::max(norm, 1e-30));
-            v.error = std::isnan(error) ? INFINITY : std::max(v.error, error);
-        }
+        v.error = error_of(p, reader, q, {got, w.n_top}, out);
     });
     verdict all;
     for (const verdict & v : verdicts) {
@@ -317,17 +348,20 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
         {key.data,   type, row, row*n_group, row*n_group*p.n_cell},
         {value.data, type, row, row*n_group, row*n_group*p.n_cell},
         pos, ids.data, n_group, what.n_top, 1.0f/std::sqrt((float) msa_dim), out.data};
-    const device_array<char> scratch(std::max(msa_select_scratch_bytes(select), msa_attend_scratch_bytes(attend)));
+    const device_array<char> scratch(std::max({msa_select_scratch_bytes(select), msa_attend_scratch_bytes(attend), msa_dense_scratch_bytes(attend)}));
     require(msa_select(select, scratch.data, nullptr), "select");
     require(msa_attend(attend, scratch.data, nullptr), "attend");
     require(cudaDeviceSynchronize(), "run");
-
     const verdict v = compare(p, index_type, type, ids.host(n_query*what.n_top), out.host(n_query*msa_rows*msa_dim));
+    cudaMemset(out.data, 0xff, n_query*msa_rows*msa_dim*sizeof(float));
+    require(msa_dense(attend, scratch.data, nullptr), "dense");
+    require(cudaDeviceSynchronize(), "run");
+    const double dense_error = compare_dense(p, type, out.host(n_query*msa_rows*msa_dim));
     // Both sides of the quantised types round to f16 here: queries (2^-12 relative), rows, and probabilities.
-    const bool good = v.wrong_rows == 0 && v.error < (type == msa_type::f16 ? 2e-3 : 4e-3);
-    printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d step=%d index=%-4s kv=%-4s wrong=%d near_ties=%d error=%.2e\n", good ? "ok  " : "FAIL",
+    const bool good = v.wrong_rows == 0 && std::max(v.error, dense_error) < (type == msa_type::f16 ? 2e-3 : 4e-3);
+    printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d step=%d index=%-4s kv=%-4s wrong=%d near_ties=%d error=%.2e dense=%.2e\n", good ? "ok  " : "FAIL",
         what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init, 1 << what.map_shift,
-        name_of(index_type), name_of(type), v.wrong_rows, v.near_ties, v.error);
+        name_of(index_type), name_of(type), v.wrong_rows, v.near_ties, v.error, dense_error);
     fflush(stdout);
     return good;
 }
@@ -495,30 +529,33 @@ static void time_type(const msa_type index_type, const msa_type type, const int 
                     return msa_attend_args{query.data + i*n_query*msa_rows*msa_dim, {key.data + at, type, row, row*n_group, 0},
                         {value.data + at, type, row, row*n_group, 0}, pos, ids.data + i*n_query*msa_top, n_group, msa_top, 0.0883883f, out.data};
                 };
-                const size_t scratch_bytes = std::max(msa_select_scratch_bytes(select_at(0)), msa_attend_scratch_bytes(attend_at(0)));
+                const size_t scratch_bytes = std::max({msa_select_scratch_bytes(select_at(0)), msa_attend_scratch_bytes(attend_at(0)), msa_dense_scratch_bytes(attend_at(0))});
                 const device_array<char> scratch(scratch_bytes);
                 if (once) {
                     require(msa_select(select_at(0), scratch.data, stream), "select");
                     require(msa_attend(attend_at(0), scratch.data, stream), "attend");
+                    require(msa_dense(attend_at(0), scratch.data, stream), "dense");
                     require(cudaStreamSynchronize(stream), "run");
                     continue;
                 }
-                const auto run = [&](const bool selects, const bool attends) {
+                const auto run = [&](const bool selects, const bool attends, const bool all) {
                     return median_us(stream, n_token == 2048 ? 15 : 11,
                         [&] { if (n_call == 1) { cudaMemsetAsync(flush.data, 1, 256 << 20, stream); } },
                         [&] {
                             for (int i = 0; i < n_call; ++i) {
                                 if (selects) { require(msa_select(select_at(i), scratch.data, stream), "select"); }
                                 if (attends) { require(msa_attend(attend_at(i), scratch.data, stream), "attend"); }
+                                if (all)     { require(msa_dense(attend_at(i), scratch.data, stream), "dense"); }
                             }
                         })/n_call;
                 };
-                const double select_us = run(true, false);
-                const double attend_us = run(false, true);
-                const double total_us  = run(true, true);
+                const double select_us = run(true, false, false);
+                const double attend_us = run(false, true, false);
+                const double total_us  = run(true, true, false);
+                const double dense_us  = pattern[0] == 'c' ? NAN : run(false, false, true);
                 printf("{\"T\": %d, \"n\": %d, \"pattern\": \"%s\", \"index\": \"%s\", \"kv\": \"%s\", \"indexer_us\": %.2f, \"attention_us\": %.2f, "
-                    "\"total_us\": %.2f, \"scratch_mib\": %.1f}\n", n_token, n, pattern, name_of(index_type), name_of(type),
-                    select_us, attend_us, total_us, scratch_bytes/1048576.0);
+                    "\"total_us\": %.2f, \"dense_us\": %s, \"scratch_mib\": %.1f}\n", n_token, n, pattern, name_of(index_type), name_of(type),
+                    select_us, attend_us, total_us, std::isnan(dense_us) ? "null" : std::to_string(dense_us).c_str(), scratch_bytes/1048576.0);
                 fflush(stdout);
             }
         }

@@ -156,14 +156,19 @@ def planned_m3(wish: Wish = WISH, devices: list[Device] | None = None) -> Plan:
 HEAD = Device("CPU", "head", SPARK, SPARK, gpu=False, with_head=True)
 
 
+def full_sparks(count: int) -> list[Device]:
+    """Return Sparks on which something else runs."""
+    return [replace(device, free=device.free - 14 * GIB) for device in sparks(count)]
+
+
 def test_the_largest_context_fits_and_the_next_does_not() -> None:
     """`max` takes all there is: one step of the cache more is refused with both numbers."""
-    context = planned_m3(replace(WISH, context="max")).spec.context
+    context = planned_m3(replace(WISH, context="max"), full_sparks(3)).spec.context
     assert context % 256 == 0
     assert 131_072 < context < M3.train_context
-    assert planned_m3(replace(WISH, context=context)).spec.context == context
+    assert planned_m3(replace(WISH, context=context), full_sparks(3)).spec.context == context
     with pytest.raises(PlacementError, match=f"{context + 256:,} tokens") as caught:
-        planned_m3(replace(WISH, context=context + 256))
+        planned_m3(replace(WISH, context=context + 256), full_sparks(3))
     assert caught.value.need > 0 < caught.value.have
 
 
@@ -176,7 +181,8 @@ def test_the_largest_context_is_never_more_than_the_model_knows() -> None:
 def test_slots_share_the_room() -> None:
     """Twice the slots leave each about half the context."""
     one, two = (
-        planned_m3(replace(WISH, context="max", parallel=number)).spec.context for number in (1, 2)
+        planned_m3(replace(WISH, context="max", parallel=number), full_sparks(3)).spec.context
+        for number in (1, 2)
     )
     assert one / 2 <= two < one * 0.6
 
@@ -184,7 +190,7 @@ def test_slots_share_the_room() -> None:
 def test_a_smaller_cache_type_gives_more_context() -> None:
     """The table of what would fit grows with every smaller type, and is zero where nothing does."""
     sizes = [
-        largest_context(WISH, M3, devices=sparks(3), head=HEAD, kv_type=kind)
+        largest_context(WISH, M3, devices=full_sparks(3), head=HEAD, kv_type=kind)
         for kind in ("f16", "q8_0", "q4_0")
     ]
     assert 0 < sizes[0] < sizes[1] < sizes[2]

@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from ggufcluster import resources
+from ggufcluster.core.toy import RECITE_NAME
+from ggufcluster.core.toy_network import ToyShape
+from ggufcluster.workflows.toy import write_toys
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -132,6 +137,22 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     assert down.returncode == 0
     assert cli.nothing_left()
     assert not any(_runs(pid) for pid in pids.values())
+
+
+def test_a_model_without_its_indexer_runs_dense(cli: Cli, tmp_path: Path) -> None:
+    """The widely used GGUFs lack the indexer: they come up, and `status` says what that costs."""
+    template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text()
+    paths = write_toys(tmp_path, template=template, shape=ToyShape(indexer=False))
+    recite = next(path for path in paths if path.stem == RECITE_NAME)
+
+    up = cli.run("up", "-w", "local:2", "--model", str(recite))
+    status = cli.run("status")
+
+    assert up.returncode == 0, up.stderr
+    assert "graft-indexer" in up.stderr
+    assert status.returncode == 0
+    assert "off: the model has no indexer" in status.stdout
+    assert cli.run("down").returncode == 0
 
 
 def test_up_twice_is_idempotent(cli: Cli, toys: dict[str, Path]) -> None:

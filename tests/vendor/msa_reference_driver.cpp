@@ -66,7 +66,7 @@ static void answer(const request & r, FILE * file) {
         const int64_t n_row = n.n_head/n.n_group;
         for (int64_t head = row*n_row; head < (row + 1)*n_row; ++head) {
             msa_reference::attend_blocks(r.query.data() + head*n.dim, r.view(r.key, n.n_group), r.view(r.value, n.n_group),
-                pos, how, stream, token, group, ids.data() + row*n.n_top, 1.0f/std::sqrt((float) n.dim), out.data() + head*n.dim);
+                pos, how, stream, token, group, {ids.data() + row*n.n_top, n.n_top}, 1.0f/std::sqrt((float) n.dim), out.data() + head*n.dim);
         }
     }
     fwrite(ids.data(), sizeof(int32_t), ids.size(), file);

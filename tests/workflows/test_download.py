@@ -83,6 +83,7 @@ def test_all_shards_come_verified(server: HubServer, downloader: Downloader) -> 
 def test_all_shards_are_fetched_at_once(server: HubServer, downloader: Downloader) -> None:
     """The first requests of the connections go to different shards."""
     server.publish(REPO, shards(4, 300_000))
+    server.connection_rate = 1_000_000  # or the first one would take a second part at once
     downloader.run()
     first = {asked.path.partition("?")[0] for asked in server.data_requests()[:4]}
     assert len(first) == 4

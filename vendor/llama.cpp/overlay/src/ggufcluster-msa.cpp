@@ -23,6 +23,25 @@ msa_path msa_wanted() {
     throw std::runtime_error("GGUFCLUSTER_MSA (--msa) is '" + name + "': use auto, native, generic or dense");
 }
 
+// GGUFCLUSTER_MSA_LEADING=generic keeps the leading dense layers on llama.cpp's own attention and its mask.
+static bool leading_layers_wanted() {
+    const char * value = std::getenv("GGUFCLUSTER_MSA_LEADING");
+    const std::string name = value ? value : "native";
+    if (name != "native" && name != "generic") {
+        throw std::runtime_error("GGUFCLUSTER_MSA_LEADING is '" + name + "': use native or generic");
+    }
+    return name == "native";
+}
+
+bool msa_has_indexer(const llama_hparams & hparams) {
+    static std::atomic<bool> said { false };
+    const bool has = hparams.indexer_head_size > 0;
+    if (!has && !said.exchange(true)) {
+        LLAMA_LOG_WARN("ggufcluster: sparse attention: dense path: the model was converted without its indexer\n");
+    }
+    return has;
+}
+
 ggml_type msa_index_type() {
     const char * value = std::getenv("GGUFCLUSTER_MSA_INDEX_TYPE");
     const std::string name = value ? value : "f16";
@@ -32,47 +51,49 @@ ggml_type msa_index_type() {
         "with fewer bits the index scores lose their order, as index keys are not rotated against outliers");
 }
 
-// An operator of a layer's shapes and types, with no data, to ask a device about.
+static bool is_sparse(const llm_graph_context & graph, const int il) {
+    return il >= (int) graph.hparams.n_layer_dense_lead;
+}
+
+// The operators of a layer, of its shapes and types and with no data, to ask a device about.
 static bool device_has(ggml_backend_dev_t device, const llama_kv_cache_msa_context & context, const llm_graph_context & graph,
         const int il, const ggml_msa_params & params) {
     const ggml_init_params sizes = { 32*ggml_tensor_overhead(), nullptr, true };
     ggml_context * ctx = ggml_init(sizes);
     ggml_tensor * key       = context.get_base()->get_k(ctx, il);
     ggml_tensor * value     = context.get_base()->get_v(ctx, il);
-    ggml_tensor * index_key = context.get_idx()->get_k(ctx, il);
     const int64_t n_token = key->ne[3];
     ggml_tensor * map   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 256, key->ne[3]);
     ggml_tensor * place = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_token);
-    ggml_tensor * ids   = ggml_msa_select(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, index_key->ne[0], key->ne[1], n_token),
-        index_key, map, place, params);
-    ggml_tensor * out   = ggml_msa_attend(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, key->ne[0], graph.n_head, n_token),
-        key, value, ids, map, place, params);
     // A remote device says yes to everything; all of a cluster's GPUs are newer than sm_80, so shapes decide.
-    const bool has = ggml_msa_has_kernel(ids) && ggml_msa_has_kernel(out)
-        && ggml_backend_dev_supports_op(device, ids) && ggml_backend_dev_supports_op(device, out)
-        && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    const auto runs = [&](const ggml_tensor * op) { return ggml_msa_has_kernel(op) && ggml_backend_dev_supports_op(device, op); };
+    bool has = ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    ggml_tensor * ids = nullptr;
+    if (is_sparse(graph, il)) {
+        ggml_tensor * index_key = context.get_idx()->get_k(ctx, il);
+        ids = ggml_msa_select(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, index_key->ne[0], key->ne[1], n_token),
+            index_key, map, place, params);
+        has = has && runs(ids);
+    }
+    has = has && runs(ggml_msa_attend(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, key->ne[0], graph.n_head, n_token),
+        key, value, ids, map, place, params));
     ggml_free(ctx);
     return has;
 }
 
-// The first device that lacks the kernels, nullptr if none does.
-static ggml_backend_dev_t device_without(const llm_graph_context & graph, const llama_model & model,
+// Whether all layers of one kind run on the operators: as asked for, or if their devices have the kernels.
+static bool is_native(const bool sparse, const llm_graph_context & graph, const llama_model & model,
         const llama_kv_cache_msa_context & context, const ggml_msa_params & params) {
-    for (int il = (int) graph.hparams.n_layer_dense_lead; il < graph.n_layer; ++il) {
-        if (!device_has(model.dev_layer(il), context, graph, il, params)) {
-            return model.dev_layer(il);
-        }
-    }
-    return nullptr;
-}
-
-static bool is_native(const llm_graph_context & graph, const llama_model & model, const llama_kv_cache_msa_context & context,
-        const ggml_msa_params & params) {
     const msa_path wanted = msa_wanted();
     if (wanted != msa_path::automatic) {
         return wanted == msa_path::native;
     }
-    return device_without(graph, model, context, params) == nullptr;
+    for (int il = 0; il < graph.n_layer; ++il) {
+        if (is_sparse(graph, il) == sparse && !device_has(model.dev_layer(il), context, graph, il, params)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void log_once(const bool native) {
@@ -103,7 +124,7 @@ static bool is_reservation(const llama_ubatch & ubatch, const int64_t n_stream) 
 msa_native * msa_native::begin(const llm_graph_context & graph, const llama_model & model, ggml_tensor * positions,
         const int64_t n_stream, ggml_msa_params params) {
     const auto * context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
-    if (!is_native(graph, model, *context, params)) {
+    if (!is_native(true, graph, model, *context, params)) {
         log_once(false);
         return nullptr;
     }
@@ -118,18 +139,39 @@ msa_native * msa_native::begin(const llm_graph_context & graph, const llama_mode
     auto input = std::make_unique<msa_native>();
     input->context   = context;
     input->params    = params;
+    input->to_all    = leading_layers_wanted() && is_native(false, graph, model, *context, params);
     input->pos_query = positions;
     input->pos_map   = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, GGML_PAD(n_pos, (int64_t) params.block)/params.step, n_stream);
     ggml_set_input(input->pos_map);
     return static_cast<msa_native *>(graph.res->add_input(std::move(input)));
 }
 
+static ggml_tensor * packed(ggml_context * ctx, ggml_tensor * t) {
+    return ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
+}
+
 ggml_tensor * msa_native::attend(ggml_context * ctx, ggml_tensor * index_query, ggml_tensor * index_key,
         ggml_tensor * query, ggml_tensor * key, ggml_tensor * value) const {
-    const auto packed = [&](ggml_tensor * t) { return ggml_is_contiguous(t) ? t : ggml_cont(ctx, t); };
-    ggml_tensor * ids = ggml_msa_select(ctx, packed(index_query), index_key, pos_map, pos_query, params);
-    ggml_tensor * out = ggml_msa_attend(ctx, packed(query), key, value, ids, pos_map, pos_query, params);
+    ggml_tensor * ids = ggml_msa_select(ctx, packed(ctx, index_query), index_key, pos_map, pos_query, params);
+    ggml_tensor * out = ggml_msa_attend(ctx, packed(ctx, query), key, value, ids, pos_map, pos_query, params);
     return ggml_reshape_2d(ctx, out, out->ne[0]*out->ne[1], out->ne[2]);
+}
+
+ggml_tensor * msa_native::attend_to_all(const llm_graph_context & graph, const llm_graph_input_attn_kv & caches,
+        ggml_tensor * query, ggml_tensor * key, ggml_tensor * value, const int il) const {
+    ggml_context * ctx = graph.ctx0;
+    const auto rotated = [&](ggml_tensor * t, ggml_tensor * rotation) { return rotation ? llama_mul_mat_hadamard(ctx, t, rotation) : t; };
+    query = rotated(query, caches.self_k_rot);
+    key   = rotated(key,   caches.self_k_rot);
+    value = rotated(value, caches.self_v_rot);
+    const llama_kv_cache_context & cache = *context->get_base();
+    for (ggml_tensor * t : { query, key, value, cache.cpy_k(ctx, key, caches.get_k_idxs(), il), cache.cpy_v(ctx, value, caches.get_v_idxs(), il) }) {
+        ggml_build_forward_expand(graph.gf, t);
+    }
+    ggml_tensor * out = ggml_msa_attend(ctx, packed(ctx, query), cache.get_k(ctx, il), cache.get_v(ctx, il), nullptr, pos_map, pos_query, params);
+    out = rotated(ggml_reshape_2d(ctx, out, out->ne[0]*out->ne[1], out->ne[2]), caches.self_v_rot);
+    graph.cb(out, "kqv_out", il);
+    return out;
 }
 
 void msa_native::set_input(const llama_ubatch * ubatch) {

@@ -5,6 +5,7 @@
 #include "llama-graph.h"
 
 class llama_kv_cache_msa_context;
+struct llama_hparams;
 struct llama_model;
 
 namespace ggufcluster {
@@ -14,6 +15,9 @@ enum class msa_path { automatic, native, generic, dense };
 
 // Throws std::runtime_error, with the names that are understood, for any other value of the variable.
 msa_path msa_wanted();
+
+// Whether the model has what selects blocks; that it has not is logged once.
+bool msa_has_indexer(const llama_hparams & hparams);
 
 // The type of the index cache: GGUFCLUSTER_MSA_INDEX_TYPE (f16 or q8_0), f16 if unset, whatever the type of K.
 ggml_type msa_index_type();
@@ -29,6 +33,14 @@ public:
     ggml_tensor * attend(ggml_context * ctx, ggml_tensor * index_query, ggml_tensor * index_key,
             ggml_tensor * query, ggml_tensor * key, ggml_tensor * value) const;
 
+    // Whether the leading dense layers run here as well, over all blocks and without a mask.
+    bool attends_to_all() const { return to_all; }
+
+    // Such a layer: its keys and values go to the cache. query [dim, n_head, T], key and value [dim, n_group, T]
+    // -> [dim*n_head, T]
+    ggml_tensor * attend_to_all(const llm_graph_context & graph, const llm_graph_input_attn_kv & caches,
+            ggml_tensor * query, ggml_tensor * key, ggml_tensor * value, int il) const;
+
     void set_input(const llama_ubatch * ubatch) override;
     bool can_reuse(const llm_graph_params & params) override;
 
@@ -37,6 +49,7 @@ private:
     ggml_tensor * pos_map   = nullptr; // I32 [n_pos/step, n_stream]
     ggml_tensor * pos_query = nullptr; // I32 [T]
     ggml_msa_params params  = {};
+    bool to_all = false;
 };
 
 } // namespace ggufcluster

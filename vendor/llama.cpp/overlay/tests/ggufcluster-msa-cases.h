@@ -157,6 +157,19 @@ struct test_msa_attend : public test_msa {
     }
 };
 
+struct test_msa_attend_all : public test_msa {
+    using test_msa::test_msa;
+
+    std::string vars() override { return "all_blocks=1," + test_msa::vars(); }
+    double max_nmse_err() override { return 2e-5; } // as test_msa_attend
+
+    ggml_tensor * build_graph(ggml_context * ctx) override {
+        ggml_tensor * query = named(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, c.dim, c.n_head, c.n_token*c.n_stream), "query");
+        return named(ggml_msa_attend(ctx, query, new_cache(ctx, c.n_group, "key"), new_cache(ctx, c.n_group, "value"), nullptr,
+            new_map(ctx), new_place(ctx), c.params()), "out");
+    }
+};
+
 static void add_msa_cases(std::vector<std::unique_ptr<test_case>> & cases) {
     const std::vector<msa_case> shapes = {
         {1, 1}, {1, 130}, {1, 5000, 1, 1, true}, {2, 1000, 2, 1, true}, {7, 2300, 1, 1, true}, {64, 3000, 2, 1, true},
@@ -168,6 +181,7 @@ static void add_msa_cases(std::vector<std::unique_ptr<test_case>> & cases) {
                 cases.emplace_back(new test_msa_select(c, type));
             }
             cases.emplace_back(new test_msa_attend(c, type));
+            cases.emplace_back(new test_msa_attend_all(c, type));
         }
     }
 }

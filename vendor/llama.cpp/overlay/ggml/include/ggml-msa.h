@@ -35,8 +35,8 @@ GGML_API struct ggml_tensor * ggml_msa_select(
         struct ggml_context * ctx, struct ggml_tensor * query, struct ggml_tensor * key,
         struct ggml_tensor * pos_map, struct ggml_tensor * pos_query, struct ggml_msa_params params);
 
-// query F32 [dim, n_head, n_token*n_stream], key and value [dim, n_group, n_cell, n_stream], ids of ggml_msa_select;
-// heads of a group are neighbours -> F32 like query.
+// query F32 [dim, n_head, n_token*n_stream], key and value [dim, n_group, n_cell, n_stream], ids of ggml_msa_select or
+// NULL for all blocks; heads of a group are neighbours -> F32 like query.
 GGML_API struct ggml_tensor * ggml_msa_attend(
         struct ggml_context * ctx, struct ggml_tensor * query, struct ggml_tensor * key, struct ggml_tensor * value,
         struct ggml_tensor * ids, struct ggml_tensor * pos_map, struct ggml_tensor * pos_query, struct ggml_msa_params params);

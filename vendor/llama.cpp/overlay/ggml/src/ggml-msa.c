@@ -40,8 +40,8 @@ struct ggml_tensor * ggml_msa_attend(
     GGML_ASSERT(query->type == GGML_TYPE_F32 && ggml_is_contiguous(query) && query->ne[3] == 1);
     GGML_ASSERT(key->ne[0] == query->ne[0] && ggml_are_same_shape(key, value));
     GGML_ASSERT(query->ne[1]%key->ne[1] == 0 && query->ne[2]%key->ne[3] == 0);
-    GGML_ASSERT(ids->type == GGML_TYPE_I32 && ggml_is_contiguous(ids));
-    GGML_ASSERT(ids->ne[0] == params.n_top && ids->ne[1] == key->ne[1] && ids->ne[2] == query->ne[2] && ids->ne[3] == 1);
+    GGML_ASSERT(ids == NULL || (ids->type == GGML_TYPE_I32 && ggml_is_contiguous(ids) && ids->ne[0] == params.n_top
+        && ids->ne[1] == key->ne[1] && ids->ne[2] == query->ne[2] && ids->ne[3] == 1));
     GGML_ASSERT(is_map(pos_map, pos_query, query->ne[2], key->ne[3]));
 
     struct ggml_tensor * result = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, query->ne[0], query->ne[1], query->ne[2]);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace msa_reference {
@@ -51,11 +52,17 @@ struct selection {
 };
 
 inline double dot(const float * a, const float * b, const int64_t n) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; ++i) {
-        sum += (double) a[i]*b[i];
+    double part[8] = {}; // eight sums, that compilers may add up at once
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int64_t k = 0; k < 8; ++k) {
+            part[k] += (double) a[i + k]*b[i + k];
+        }
     }
-    return sum;
+    for (; i < n; ++i) {
+        part[0] += (double) a[i]*b[i];
+    }
+    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
 // The best score of every block up to the token's own, -inf where nothing is visible.
@@ -95,30 +102,52 @@ inline void choose_blocks(const std::vector<float> & scores, const selection & h
     std::copy(order.begin(), order.end(), ids);
 }
 
+struct blocks {
+    const int32_t * id;      // -1 for none
+    int64_t         n;
+};
+
+// The blocks up to a position, for those that attend to all.
+inline std::vector<int32_t> all_blocks(const int64_t until, const int64_t block) {
+    std::vector<int32_t> ids(until/block + 1);
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+}
+
 // out = softmax(scale * query . k) v over the visible positions of the blocks.
 inline void attend_blocks(const float * query, const cache & key, const cache & value, const positions & pos, const selection & how,
-        const int64_t stream, const int64_t token, const int64_t group, const int32_t * ids, const float scale, float * out) {
+        const int64_t stream, const int64_t token, const int64_t group, const blocks list, const float scale, float * out) {
     const int64_t until = pos.query_of(stream, token);
-    std::vector<float>  row(how.dim);
-    std::vector<double> sum(how.dim, 0.0);
+    std::vector<float>   row(how.dim);
+    std::vector<double>  sum(how.dim, 0.0), scores;
+    std::vector<int32_t> cells;
     double top = -INFINITY, total = 0.0;
-    for (int64_t i = 0; i < how.n_top; ++i) {
-        for (int64_t p = ids[i]*how.block; ids[i] >= 0 && p < (ids[i] + 1)*how.block; ++p) {
+    for (int64_t i = 0; i < list.n; ++i) {
+        cells.clear();
+        scores.clear();
+        double new_top = top;
+        for (int64_t p = list.id[i]*how.block; list.id[i] >= 0 && p < (list.id[i] + 1)*how.block; ++p) {
             const int32_t cell = pos.visible_cell(stream, p, until);
-            if (cell < 0) {
-                continue;
+            if (cell >= 0) {
+                key.read(stream, group, cell, row.data(), how.dim);
+                cells.push_back(cell);
+                scores.push_back(scale*dot(query, row.data(), how.dim));
+                new_top = std::max(new_top, scores.back());
             }
-            key.read(stream, group, cell, row.data(), how.dim);
-            const double score = scale*dot(query, row.data(), how.dim);
-            value.read(stream, group, cell, row.data(), how.dim);
-            const double new_top = std::max(top, score);
-            const double shrink  = std::exp(top - new_top);
-            const double weight  = std::exp(score - new_top);
+        }
+        const double shrink = new_top == top ? 1.0 : std::exp(top - new_top);
+        top = new_top;
+        total *= shrink;
+        for (double & x : sum) {
+            x *= shrink;
+        }
+        for (size_t k = 0; k < cells.size(); ++k) {
+            const double weight = std::exp(scores[k] - top);
+            value.read(stream, group, cells[k], row.data(), how.dim);
             for (int64_t d = 0; d < how.dim; ++d) {
-                sum[d] = sum[d]*shrink + weight*row[d];
+                sum[d] += weight*row[d];
             }
-            total = total*shrink + weight;
-            top = new_top;
+            total += weight;
         }
     }
     for (int64_t d = 0; d < how.dim; ++d) {

@@ -41,9 +41,17 @@ void attend(const ggml_tensor * dst, const int64_t row) {
     const msa_reference::selection how = {query->ne[0], p.block, p.n_top, p.n_local, p.n_init};
     const int64_t token = row/query->ne[1];
     const int64_t group = row%query->ne[1]/(query->ne[1]/key->ne[1]);
-    const int32_t * ids = static_cast<const int32_t *>(dst->src[3]->data) + (token*key->ne[1] + group)*p.n_top;
+    const int64_t stream = token/pos.n_token;
+    std::vector<int32_t> every;
+    msa_reference::blocks list;
+    if (dst->src[3] == nullptr) {
+        every = msa_reference::all_blocks(pos.query_of(stream, token%pos.n_token), p.block);
+        list  = {every.data(), (int64_t) every.size()};
+    } else {
+        list  = {static_cast<const int32_t *>(dst->src[3]->data) + (token*key->ne[1] + group)*p.n_top, p.n_top};
+    }
     attend_blocks(static_cast<const float *>(query->data) + row*query->ne[0], view(key), view(dst->src[2]), pos, how,
-        token/pos.n_token, token%pos.n_token, group, ids, p.scale, static_cast<float *>(dst->data) + row*query->ne[0]);
+        stream, token%pos.n_token, group, list, p.scale, static_cast<float *>(dst->data) + row*query->ne[0]);
 }
 
 } // namespace

@@ -13,7 +13,7 @@
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
-#include "msa-tile.cuh"
+#include "msa-attend.cuh"
 
 #include <cooperative_groups.h>
 
@@ -22,9 +22,6 @@
 
 namespace msa {
 
-constexpr float log2_e = 1.4426950408889634f;
-
-constexpr int fragment_halves = msa_rows*msa_dim; // of a pair or a query
 constexpr int chunk_pairs     = 64;               // most pairs that share one load of a block
 constexpr int many_threads    = 256;
 
@@ -47,10 +44,6 @@ struct attend_plan {
     int   * n_chunk;
     size_t  bytes;
 };
-
-__host__ __device__ static int n_query(const msa_attend_args & args) { // (token, group) of all streams
-    return args.pos.n_stream*args.pos.n_token*args.n_group;
-}
 
 __host__ __device__ static int n_bucket(const msa_attend_args & args) {
     return args.pos.n_stream*args.n_group*args.pos.n_block();
@@ -207,21 +200,6 @@ __device__ static void softmax_rows(const float (&acc)[64], const float scale, u
             a[n/2][2*(n%2) + i] = pack(low, high);
         }
         sum[i] = row_sum(part[0] + part[1]);
-    }
-}
-
-__device__ static void hide_keys(float (&acc)[64], const block_mask & mask, const int last_key) {
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int  key     = 8*n + 2*(threadIdx.x%4) + e;
-            const bool visible = ((mask.word[n/4] >> (key%32)) & 1) && key <= last_key;
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                acc[4*n + 2*i + e] = visible ? acc[4*n + 2*i + e] : -INFINITY;
-            }
-        }
     }
 }
 
@@ -510,45 +488,6 @@ struct few_sums {
     float all_sum[msa_rows];
 };
 
-// n outputs weighed by their sums: total = lane's eight elements of one piece.
-template <int n, typename part_at, typename top_at, typename sum_at>
-__device__ static void few_merge(const part_at & part, const top_at & top_of, const sum_at & sum_of,
-        float (&total)[8], float (&top)[2], float (&sum)[2]) {
-    float factor[n][2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        top[i] = -INFINITY;
-        sum[i] = 0.0f;
-#pragma unroll
-        for (int w = 0; w < n; ++w) {
-            factor[w][i] = top_of(w, i);
-            top[i] = fmaxf(top[i], factor[w][i]);
-        }
-        const float base = top[i] == -INFINITY ? 0.0f : top[i];
-#pragma unroll
-        for (int w = 0; w < n; ++w) {
-            factor[w][i] = exp2_fast(factor[w][i] - base);
-            sum[i] += factor[w][i]*sum_of(w, i);
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-        total[k] = 0.0f;
-    }
-#pragma unroll
-    for (int w = 0; w < n; ++w) {
-        const float4 * from = part(w);
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const float4 x = from[k*warp_size];
-            total[4*k]     += factor[w][0]*x.x;
-            total[4*k + 1] += factor[w][0]*x.y;
-            total[4*k + 2] += factor[w][1]*x.z;
-            total[4*k + 3] += factor[w][1]*x.w;
-        }
-    }
-}
-
 constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
 
 template <msa_type type>
@@ -659,7 +598,7 @@ void attend_few(const msa_attend_args args) {
     const auto piece_of = [&](char * base, const int piece) {
         return reinterpret_cast<float4 *>(base) + 2*piece*warp_size + lane;
     };
-    few_merge<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
+    merge_parts<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
         [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
         [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
     float4 * mine = piece_of(raw, warp);
@@ -675,15 +614,10 @@ void attend_few(const msa_attend_args args) {
     const auto cluster = cooperative_groups::this_cluster();
     cluster.sync();
     if (warp == 0) {
-        few_merge<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), rank); },
+        merge_parts<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), rank); },
             [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
             [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, total, top, sum);
-        float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4) + 16*rank;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
-            *reinterpret_cast<float2 *>(out + 8*(k%2)*msa_dim + 8*(k/2)) = make_float2(total[2*k]*scale, total[2*k + 1]*scale);
-        }
+        store_piece(args.out + (int64_t) query*fragment_halves, rank, total, sum);
     }
     cluster.sync(); // nobody leaves while others read
 #endif
@@ -691,14 +625,6 @@ void attend_few(const msa_attend_args args) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // launchers
-
-// Runs the launches in turn until one fails.
-template <typename... steps>
-static cudaError_t in_turn(const steps &... step) {
-    cudaError_t status = cudaSuccess;
-    ((status = status == cudaSuccess ? step() : status), ...);
-    return status;
-}
 
 template <msa_type type>
 static cudaError_t launch_few(const msa_attend_args & args, cudaStream_t stream) {

@@ -6,13 +6,14 @@
 //   ids      = the n_top best blocks, ascending, then -1; ties go to the lower block;
 //              the last n_local blocks up to the token's own and the first n_init ones come first
 //   out[t]   = softmax(scale * q[t][h] . k[p]) v[p] over the visible positions of those blocks (attend)
+//              or of all blocks (dense), for the layers that select nothing
 //
 // A map says in which cell of the caches a position lives, one entry for every 1 << map_shift consecutive positions: the
 // cell of the first, the others follow it; -1 where they are nowhere. A cache without holes needs an entry a block.
 // Position p is visible to token t when it has a cell and p <= query[t]. A row that the map names is read even if no
 // token sees it, and must be finite. Nothing here has the length of context times tokens.
 //
-// Both functions enqueue on the stream, never synchronise, and may be captured in a CUDA graph.
+// The functions enqueue on the stream, never synchronise, and may be captured in a CUDA graph.
 
 #pragma once
 
@@ -63,10 +64,10 @@ struct msa_attend_args {
     msa_cache       key;
     msa_cache       value;
     msa_positions   pos;
-    const int32_t * ids;     // [stream][token][group][n_top]
+    const int32_t * ids;     // [stream][token][group][n_top]; not read by dense
     int             n_group;
-    int             n_top;
-    float           scale;
+    int             n_top;   // same
+    float           scale;   // more than 0
     float         * out;     // like query
 };
 
@@ -75,9 +76,12 @@ enum class msa_launch { none, few_tokens, many_tokens };
 
 msa_launch msa_select_launch(const msa_select_args & args);
 msa_launch msa_attend_launch(const msa_attend_args & args);
+msa_launch msa_dense_launch (const msa_attend_args & args);
 
 size_t msa_select_scratch_bytes(const msa_select_args & args);
 size_t msa_attend_scratch_bytes(const msa_attend_args & args);
+size_t msa_dense_scratch_bytes (const msa_attend_args & args);
 
 cudaError_t msa_select(const msa_select_args & args, void * scratch, cudaStream_t stream);
 cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_t stream);
+cudaError_t msa_dense (const msa_attend_args & args, void * scratch, cudaStream_t stream);

@@ -105,7 +105,7 @@ __host__ __device__ constexpr int row_bytes_of(const msa_type type) {
 
 template <msa_type type> struct row_format;
 
-// Elements 8*chunk ... 8*chunk + 7 of a row. Quantised rows are only 2-byte aligned inside.
+// Elements 8*chunk ... 8*chunk + 7 of a row. Quantised rows are only 2-byte aligned inside, and to 8 bytes as a whole.
 template <> struct row_format<msa_type::f16> {
     static __device__ half8 load(const char * row, const int chunk) {
         const uint4 raw = reinterpret_cast<const uint4 *>(row)[chunk];
@@ -134,8 +134,13 @@ __device__ inline half2 bytes_plus_1024(const uint32_t word) {
     return *reinterpret_cast<const half2 *>(&bits);
 }
 
-__device__ inline uint32_t two_words(const uint16_t * source) {
-    return source[0] | (uint32_t) source[1] << 16;
+// Bytes offset ... offset + 7 of a row that is aligned to 4 bytes, where offset is even: whole words are read.
+__device__ inline void eight_bytes(uint32_t (&out)[2], const char * row, const int offset) {
+    const uint32_t * word = reinterpret_cast<const uint32_t *>(row + (offset & ~3));
+    const bool split = offset & 2;
+    const uint32_t middle = word[1];
+    out[0] = __funnelshift_r(word[0], middle, split ? 16 : 0);
+    out[1] = __funnelshift_r(middle, word[split ? 2 : 1], split ? 16 : 0);
 }
 
 __device__ inline half8 dequantise(const uint32_t (&word)[2], const float zero, const uint16_t scale_bits) {
@@ -152,20 +157,24 @@ __device__ inline half8 dequantise(const uint32_t (&word)[2], const float zero, 
 
 template <> struct row_format<msa_type::q8_0> {
     static __device__ half8 load(const char * row, const int chunk) {
-        const uint16_t * block = reinterpret_cast<const uint16_t *>(row + (chunk/4)*34);
-        const uint16_t * from  = block + 1 + 4*(chunk%4);
-        const uint32_t word[2] = {two_words(from) ^ 0x80808080, two_words(from + 2) ^ 0x80808080};
-        return dequantise(word, 128.0f, block[0]);
+        const int block = chunk/4*34;
+        uint32_t word[2];
+        eight_bytes(word, row, block + 2 + chunk%4*8);
+        word[0] ^= 0x80808080;
+        word[1] ^= 0x80808080;
+        return dequantise(word, 128.0f, *reinterpret_cast<const uint16_t *>(row + block));
     }
 };
 
 template <> struct row_format<msa_type::q4_0> {
     static __device__ half8 load(const char * row, const int chunk) {
-        const uint16_t * block = reinterpret_cast<const uint16_t *>(row + (chunk/4)*18);
-        const uint16_t * from  = block + 1 + 4*(chunk%2);
-        const int shift = (chunk%4)/2*4; // elements 16 ... 31 are the high nibbles
-        const uint32_t word[2] = {(two_words(from) >> shift) & 0x0f0f0f0f, (two_words(from + 2) >> shift) & 0x0f0f0f0f};
-        return dequantise(word, 8.0f, block[0]);
+        const int block = chunk/4*18;
+        uint32_t word[2];
+        eight_bytes(word, row, block + 2 + chunk%2*8);
+        const int shift = chunk%4/2*4; // elements 16 ... 31 are the high nibbles
+        word[0] = (word[0] >> shift) & 0x0f0f0f0f;
+        word[1] = (word[1] >> shift) & 0x0f0f0f0f;
+        return dequantise(word, 8.0f, *reinterpret_cast<const uint16_t *>(row + block));
     }
 };
 
@@ -278,14 +287,48 @@ __device__ inline uint64_t tile_descriptor(const uint32_t address) {
     return (uint64_t) ((address & 0x3ffff) >> 4) | ((uint64_t) (half_tile_bytes >> 4) << 16) | ((uint64_t) (1024 >> 4) << 32) | (1ull << 62);
 }
 
-// Starts acc = a x tile for the warp's 16 rows; all four warps of a warpgroup call it together.
-template <tile_rows rows>
+// Starts acc = a x tile, or adds it to acc, for the warp's 16 rows; all four warps of a warpgroup call it together.
+template <tile_rows rows, bool adds = false>
 __device__ void product_start(float (&acc)[64], const uint32_t (&a)[8][4], const uint32_t tile) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
         const uint32_t offset = rows == tile_rows::output ? (step/4)*half_tile_bytes + (step%4)*32 : step*16*128;
-        wgmma_m64n128k16<rows>(acc, a[step], tile_descriptor(tile + offset), step > 0);
+        wgmma_m64n128k16<rows>(acc, a[step], tile_descriptor(tile + offset), adds || step > 0);
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ inline void wgmma_shared_m64n128k16(float (&d)[64], const uint64_t a, const uint64_t b, const int accumulate) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;\n"
+        "}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// Starts acc = rows x tile: rows is a tile as well, and of it the 64 rows of the warpgroup from row0 on count.
+__device__ inline void shared_product_start(float (&acc)[64], const uint32_t rows, const int row0, const uint32_t tile) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+        const uint32_t offset = (step/4)*half_tile_bytes + (step%4)*32;
+        wgmma_shared_m64n128k16(acc, tile_descriptor(rows + row0*128 + offset), tile_descriptor(tile + offset), step > 0);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -306,11 +349,11 @@ __device__ inline void tiles_written() {
 
 #else
 
-template <tile_rows rows>
+template <tile_rows rows, bool adds = false>
 __device__ void product_start(float (&acc)[64], const uint32_t (&a)[8][4], const uint32_t tile) {
     const int lane = threadIdx.x%warp_size;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 64 && !adds; ++i) {
         acc[i] = 0.0f;
     }
 #pragma unroll
@@ -331,6 +374,17 @@ __device__ void product_start(float (&acc)[64], const uint32_t (&a)[8][4], const
             mma_m16n8k16(acc + 4*n + 4, a[step], b[2], b[3]);
         }
     }
+}
+
+__device__ inline void shared_product_start(float (&acc)[64], const uint32_t rows, const int row0, const uint32_t tile) {
+    const int lane = threadIdx.x%warp_size;
+    const int row  = row0 + threadIdx.x/warp_size%4*16 + lane%16;
+    uint32_t a[8][4];
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+        load_matrices(a[step], rows + tile_offset(row, 2*step + lane/16));
+    }
+    product_start<tile_rows::output>(acc, a, tile);
 }
 
 template <int n_pending>

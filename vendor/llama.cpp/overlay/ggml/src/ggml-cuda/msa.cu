@@ -41,7 +41,7 @@ static msa_select_args select_args(const ggml_tensor * dst) {
 static msa_attend_args attend_args(const ggml_tensor * dst) {
     const ggml_msa_params p = ggml_msa_params_of(dst);
     return {(const float *) dst->src[0]->data, cache_of(dst->src[1]), cache_of(dst->src[2]),
-        positions_of(dst->src[4], dst->src[5], p.step), (const int32_t *) dst->src[3]->data,
+        positions_of(dst->src[4], dst->src[5], p.step), dst->src[3] ? (const int32_t *) dst->src[3]->data : nullptr,
         (int) dst->src[1]->ne[1], p.n_top, p.scale, (float *) dst->data};
 }
 
@@ -50,6 +50,10 @@ void ggml_cuda_msa(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
         const msa_select_args args = select_args(dst);
         ggml_cuda_pool_alloc<char> scratch(ctx.pool(), msa_select_scratch_bytes(args));
         CUDA_CHECK(msa_select(args, scratch.get(), ctx.stream()));
+    } else if (dst->src[3] == nullptr) {
+        const msa_attend_args args = attend_args(dst);
+        ggml_cuda_pool_alloc<char> scratch(ctx.pool(), std::max<size_t>(msa_dense_scratch_bytes(args), 1));
+        CUDA_CHECK(msa_dense(args, scratch.get(), ctx.stream()));
     } else {
         const msa_attend_args args = attend_args(dst);
         ggml_cuda_pool_alloc<char> scratch(ctx.pool(), std::max<size_t>(msa_attend_scratch_bytes(args), 1));
@@ -61,7 +65,9 @@ bool ggml_cuda_msa_supported(const int device, const ggml_tensor * dst) {
     if (ggml_cuda_info().devices[device].cc < GGML_CUDA_CC_AMPERE || !ggml_msa_has_kernel(dst)) {
         return false;
     }
-    return (dst->op == GGML_OP_MSA_SELECT ? msa_select_launch(select_args(dst)) : msa_attend_launch(attend_args(dst))) != msa_launch::none;
+    const msa_launch launch = dst->op == GGML_OP_MSA_SELECT ? msa_select_launch(select_args(dst))
+        : dst->src[3] == nullptr ? msa_dense_launch(attend_args(dst)) : msa_attend_launch(attend_args(dst));
+    return launch != msa_launch::none;
 }
 
 #else
