@@ -99,6 +99,7 @@ def test_a_cluster_that_is_loading_is_waited_for() -> None:
 
 
 README_MESSAGES = {
+    "no engine ... is built": errors.EngineMissingError,
     "the SSH host key of": errors.HostKeyError,
     "refused to log in": errors.AuthenticationError,
     "runs engine": errors.WorkerFingerprintError,
