@@ -76,7 +76,8 @@ class EngineThread:
     def call(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the thread and return what it returns.
 
-        Ctrl-C waits for it: the engine cannot be left in the middle of a step.
+        Ctrl-C waits for it: the engine cannot be left in the middle of a step. A second one, since
+        a frozen worker never answers, gives the model up.
 
         Raises:
             WorkerLostError: A worker was lost, now or before.
@@ -89,8 +90,7 @@ class EngineThread:
             return work()
         with self._turn:
             call = self._begin(work)
-            interrupt = _wait(call.done)
-            self._current = None
+            interrupt = self._wait(call)
         if interrupt is not None:
             raise interrupt
         result: Result = _result(call)
@@ -107,8 +107,7 @@ class EngineThread:
                 while not call.done.wait(seconds):
                     yield
             finally:
-                _wait(call.done)
-                self._current = None
+                self._wait(call)
         result: Result = _result(call)
         return result
 
@@ -147,6 +146,20 @@ class EngineThread:
             if threading.get_ident() != self._thread.ident:
                 self._thread.join()
 
+    def _wait(self, call: _Call) -> KeyboardInterrupt | None:
+        interrupt: KeyboardInterrupt | None = None
+        while not call.done.is_set():
+            try:
+                call.done.wait()
+            except KeyboardInterrupt as error:
+                if interrupt is not None:
+                    reason = "interrupted while it computed"
+                    self._dead = EngineFailedError(self._model, reason=reason)
+                    raise
+                interrupt = error
+        self._current = None
+        return interrupt
+
     def _error(self, failure: Failure) -> GgufClusterError:
         if not failure.lost_worker:
             return EngineFailedError(self._model, reason=failure.message)
@@ -165,13 +178,3 @@ def _result(call: _Call) -> Any:
     if call.error is not None:
         raise call.error
     return call.value
-
-
-def _wait(done: threading.Event) -> KeyboardInterrupt | None:
-    interrupt = None
-    while not done.is_set():
-        try:
-            done.wait()
-        except KeyboardInterrupt as error:
-            interrupt = error
-    return interrupt

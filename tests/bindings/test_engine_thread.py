@@ -111,3 +111,23 @@ def test_stopped_it_says_closed(thread: EngineThread) -> None:
     assert threading.active_count() == before - 1
     with pytest.raises(ModelClosedError, match="toy was closed"):
         thread.call(lambda: 1)
+
+
+def test_a_second_interrupt_gives_up(thread: EngineThread) -> None:
+    """One Ctrl-C waits for the step that is computed; another leaves it, and the model is lost."""
+    never = threading.Event()
+
+    class Impatient(threading.Event):
+        """A wait that is interrupted each time."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    call = thread._begin(never.wait)
+    call.done = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        thread._wait(call)
+    never.set()
+    assert not thread.usable
+    with pytest.raises(EngineFailedError, match="interrupted while it computed"):
+        thread.call(lambda: 1)

@@ -305,6 +305,55 @@ def test_a_load_that_is_interrupted_leaves_nothing(programs: Programs) -> None:
     assert "still here" in found["stdout"]
 
 
+def test_the_engine_speaks_through_logging(programs: Programs) -> None:
+    """What the engine says goes to its logger, whole lines with their levels, and nowhere else."""
+    found = programs.run(
+        """
+        import logging
+        lines = []
+        class Keep(logging.Handler):
+            def emit(self, record):
+                lines.append((record.levelname, record.getMessage()))
+        logger = logging.getLogger("ggufcluster.engine")
+        logger.addHandler(Keep())
+        logger.setLevel(logging.DEBUG)
+        load("local").close()
+        report(
+            assigned=sum("assigned to device RPC" in text for _, text in lines),
+            broken=[text for _, text in lines if "\\n" in text],
+            levels=sorted({level for level, _ in lines}),
+        )
+        """
+    )
+    assert found["assigned"] == 9
+    assert found["broken"] == []
+    assert {"INFO", "DEBUG"} & set(found["levels"])
+    assert found["stderr"] == ""
+
+
+def test_a_frozen_worker_can_be_left(programs: Programs) -> None:
+    """Two Ctrl-C leave a model whose worker is frozen; the program ends well, the worker too."""
+    found = programs.run(
+        """
+        import signal, time
+        model = load("local:2")
+        greedy(model)
+        frozen = workers()
+        os.kill(list(frozen.values())[0], signal.SIGSTOP)
+        def interrupt():
+            for _ in range(2):
+                time.sleep(1.0)
+                os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        first = error_of(greedy, model, range(20, 200))
+        report(first=first, second=error_of(greedy, model))
+        """
+    )
+    assert found["first"][0] == "KeyboardInterrupt"
+    assert found["second"][0] == "EngineFailedError"
+    assert _pids(programs) == []
+
+
 def test_a_pickled_model_is_loaded_anew(programs: Programs) -> None:
     """A copy through pickle has the same arguments and workers of its own."""
     found = programs.run(
