@@ -77,7 +77,7 @@ class Llama(llama_cpp.Llama):
         workers: ``[user@]host[:ssh-port]``, ``local`` or ``local:N``; None takes the settings, and
             with none at all everything is computed here.
         endpoints: ``address:port`` of workers that run already; they are left running.
-        n_ctx: Tokens of context; None takes the largest usual one that fits.
+        n_ctx: Tokens of context; ``max`` takes the most that fits, None the largest usual one.
         n_ubatch: Tokens per ubatch; None takes the family's.
         kv_type: Type of the KV cache: ``f16``, ``q8_0`` or ``q4_0``; None takes the family's.
         msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
@@ -103,7 +103,7 @@ class Llama(llama_cpp.Llama):
         *,
         workers: Iterable[str] | None = None,
         endpoints: Sequence[str] = (),
-        n_ctx: int | None = None,
+        n_ctx: int | str | None = None,
         n_ubatch: int | None = None,
         kv_type: str | None = None,
         msa: str | None = None,

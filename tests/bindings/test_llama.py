@@ -354,6 +354,12 @@ def test_a_frozen_worker_can_be_left(programs: Programs) -> None:
     assert _pids(programs) == []
 
 
+def test_the_most_context_that_fits_can_be_asked_for(programs: Programs) -> None:
+    """With ``max`` the plan decides about the context: here all that the toy was made for."""
+    found = programs.run("report(context=[load('local', n_ctx=n).n_ctx() for n in ('max', 512)])")
+    assert found["context"] == [8192, 512]
+
+
 def test_a_pickled_model_is_loaded_anew(programs: Programs) -> None:
     """A copy through pickle has the same arguments and workers of its own."""
     found = programs.run(
