@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -37,22 +36,13 @@ def smoke(
       ggufcluster smoke --url http://192.168.1.10:8080
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.config import load_settings
+    from ggufcluster.cli.server import open_server
     from ggufcluster.core.units import seconds_text
-    from ggufcluster.errors import ClusterUnhealthyError, SmokeError
-    from ggufcluster.wiring import streaming_api, world
+    from ggufcluster.errors import SmokeError
     from ggufcluster.workflows.smoke import smoke as run
-    from ggufcluster.workflows.status import read_key
 
     output = Output(as_json=as_json, quiet=quiet)
-    key_file = str(api_key_file) if api_key_file else None
-    if url is None:
-        with world(load_settings(os.environ, folder=Path.cwd(), flags={})) as outside:
-            record = outside.store.load()
-        if record is None:
-            raise ClusterUnhealthyError(("no cluster is up",))
-        url, key_file = record.root, key_file or record.api_key_file
-    api = streaming_api(url, read_key(key_file))
+    api = open_server(url, api_key_file)
     results = output.follow(run(api, clock=time.monotonic))
     if as_json:
         output.data(

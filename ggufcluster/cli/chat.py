@@ -1,0 +1,109 @@
+"""chat: talk with the running cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ggufcluster.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(help=options.help_of(chat))(chat)
+
+
+def chat(
+    question: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUESTION]", help="Ask this and end.")
+    ] = None,
+    *,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another server than the cluster's.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of that server, on its first line.")
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--system", "-s", metavar="TEXT", help="System message.")
+    ] = "",
+    load: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Go on with a saved conversation.")
+    ] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Image for the first question.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the conversation there at the end.")
+    ] = None,
+    tools: Annotated[
+        Path | None, typer.Option(metavar="FILE.py", help="Its functions are tools. It is run.")
+    ] = None,
+    allow_tools: Annotated[
+        bool, typer.Option("--allow-tools", help="Run tools without asking.")
+    ] = False,
+    effort: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="reasoning_effort; none: no thinking.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
+    ] = None,
+    show_reasoning: Annotated[
+        bool, typer.Option("--show-reasoning", help="Do not fold reasoning.")
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Plain text, nothing that moves.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line for each event.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The answer alone.")] = False,
+) -> None:
+    """Talk with the running cluster.
+
+    Without a question it reads lines from the terminal; /help lists its
+    commands, Ctrl-C stops an answer, Ctrl-D leaves. What comes through a pipe
+    is one question, added to the one on the command line. The answer goes to
+    stdout, all else to stderr.
+
+    Examples:
+      ggufcluster chat
+      ggufcluster chat --tools my_tools.py
+      git diff | ggufcluster chat "Write a commit message."
+    """
+    from ggufcluster.cli.chat_session import Session, begin_chat
+    from ggufcluster.cli.chat_view import view_of
+    from ggufcluster.cli.server import open_server
+
+    fields = {"reasoning_effort": effort, "max_tokens": max_tokens}
+    talk = begin_chat(
+        open_server(url, api_key_file),
+        {name: value for name, value in fields.items() if value is not None},
+        system=system,
+        load=load,
+    )
+    view = view_of(as_json=as_json, plain=no_color, quiet=quiet, show_reasoning=show_reasoning)
+    session = Session(talk, view, as_json=as_json)
+    if tools is not None:
+        session.offer(tools, allowed=allow_tools)
+    for path in image or ():
+        session.attach(path)
+    asked = _asked(question)
+    if asked is not None:
+        session.once(asked)
+    else:
+        session.talk()
+    if save is not None:
+        session.save(save)
+
+
+def _asked(words: list[str] | None) -> str | None:
+    """Return the question of the command line and of a pipe, None if a person is to type."""
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().strip()
+    given = " ".join(words or ()).strip()
+    if piped or given:
+        return "\n\n".join(part for part in (given, piped) if part)
+    return None if sys.stdin is not None and sys.stdin.isatty() else ""
