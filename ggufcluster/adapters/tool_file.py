@@ -138,7 +138,8 @@ def _last_line(error: BaseException) -> str:
 
 
 def _line_in(error: BaseException, path: Path) -> int | str:
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    name = str(path.absolute())
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == name]
     return lines[-1] if lines and lines[-1] is not None else "?"
 
 

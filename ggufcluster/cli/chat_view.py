@@ -242,7 +242,7 @@ class TextView:
     def _note(self, head: str, text: str, style: str, most: int) -> None:
         self._still()
         if not self._quiet:
-            mark = Text(head, "" if self._plain else style)
+            mark = Text(harmless(head), "" if self._plain else style)
             self._err.print(Text.assemble(mark, " ", one_line(text, most)))
 
     def _line(self, text: str, style: str) -> None:
