@@ -10,6 +10,34 @@ import typer
 
 from ggufcluster.cli import options
 
+Question = Annotated[
+    list[str] | None, typer.Argument(metavar="[QUESTION]", help="Ask this and end.")
+]
+System = Annotated[str, typer.Option("--system", "-s", metavar="TEXT", help="System message.")]
+Load = Annotated[Path | None, typer.Option(metavar="FILE", help="Go on with a saved conversation.")]
+Images = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Image for the first question.")
+]
+Save = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the conversation there at the end.")
+]
+ToolFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.py", help="Its functions are tools. It is run.")
+]
+AllowTools = Annotated[bool, typer.Option("--allow-tools", help="Run tools without asking.")]
+Effort = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="reasoning_effort; none: no thinking.")
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
+]
+ShowReasoning = Annotated[bool, typer.Option("--show-reasoning", help="Do not fold reasoning.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="Plain text, nothing that moves.")]
+EventsAsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object a line for each event.")
+]
+AnswerAlone = Annotated[bool, typer.Option("--quiet", "-q", help="The answer alone.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -17,50 +45,22 @@ def register(app: typer.Typer) -> None:
 
 
 def chat(
-    question: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUESTION]", help="Ask this and end.")
-    ] = None,
+    question: Question = None,
     *,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another server than the cluster's.")
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key of that server, on its first line.")
-    ] = None,
-    system: Annotated[
-        str, typer.Option("--system", "-s", metavar="TEXT", help="System message.")
-    ] = "",
-    load: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Go on with a saved conversation.")
-    ] = None,
-    image: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Image for the first question.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the conversation there at the end.")
-    ] = None,
-    tools: Annotated[
-        Path | None, typer.Option(metavar="FILE.py", help="Its functions are tools. It is run.")
-    ] = None,
-    allow_tools: Annotated[
-        bool, typer.Option("--allow-tools", help="Run tools without asking.")
-    ] = False,
-    effort: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="reasoning_effort; none: no thinking.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
-    ] = None,
-    show_reasoning: Annotated[
-        bool, typer.Option("--show-reasoning", help="Do not fold reasoning.")
-    ] = False,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="Plain text, nothing that moves.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line for each event.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The answer alone.")] = False,
+    url: options.Url = None,
+    api_key_file: options.ApiKeyFile = None,
+    system: System = "",
+    load: Load = None,
+    image: Images = None,
+    save: Save = None,
+    tools: ToolFile = None,
+    allow_tools: AllowTools = False,
+    effort: Effort = None,
+    max_tokens: MaxTokens = None,
+    show_reasoning: ShowReasoning = False,
+    no_color: NoColor = False,
+    as_json: EventsAsJson = False,
+    quiet: AnswerAlone = False,
 ) -> None:
     """Talk with the running cluster.
 
@@ -76,11 +76,11 @@ def chat(
     """
     from ggufcluster.cli.chat_session import Session, begin_chat
     from ggufcluster.cli.chat_view import view_of
-    from ggufcluster.cli.server import open_server
+    from ggufcluster.cli.server import find_server
 
     fields = {"reasoning_effort": effort, "max_tokens": max_tokens}
     talk = begin_chat(
-        open_server(url, api_key_file),
+        find_server(url, api_key_file),
         {name: value for name, value in fields.items() if value is not None},
         system=system,
         load=load,
@@ -102,8 +102,9 @@ def chat(
 
 def _asked(words: list[str] | None) -> str | None:
     """Return the question of the command line and of a pipe, None if a person is to type."""
-    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().strip()
-    given = " ".join(words or ()).strip()
-    if piped or given:
-        return "\n\n".join(part for part in (given, piped) if part)
-    return None if sys.stdin is not None and sys.stdin.isatty() else ""
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    piped = b"" if sys.stdin is None or typed else sys.stdin.buffer.read()
+    parts = (" ".join(words or ()).strip(), piped.decode(errors="replace").strip())
+    if any(parts):
+        return "\n\n".join(part for part in parts if part)
+    return None if typed else ""

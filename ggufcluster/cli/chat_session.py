@@ -20,23 +20,27 @@ from ggufcluster.core.chat_command import (
 from ggufcluster.core.picture import data_url
 from ggufcluster.core.terminal_text import harmless
 from ggufcluster.errors import ConfigError, GgufClusterError, LocalFileError
-from ggufcluster.wiring import chat_lines, chat_tools, save_file
+from ggufcluster.wiring import chat_lines, chat_tools, save_file, streaming_api
 from ggufcluster.workflows.chat import Chat, Tools, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.cli.chat_view import View
+    from ggufcluster.core.secret import Secret
     from ggufcluster.core.toolcall_answer import AnswerCall
 
 _WHOLE_LETTERS = 300
 
 
 def begin_chat(
-    api: StreamingApi, options: Mapping[str, Any], *, system: str, load: Path | None
+    server: tuple[str, Secret | None],
+    options: Mapping[str, Any],
+    *,
+    system: str,
+    load: Path | None,
 ) -> Chat:
-    """Begin a conversation with a server, or go on with a saved one.
+    """Begin a conversation with the server of a root and key, or go on with a saved one.
 
     Raises:
         HeadError: The server does not answer.
@@ -44,7 +48,7 @@ def begin_chat(
     """
     conversation = _read_conversation(load) if load else saved.Conversation()
     conversation.system = system or conversation.system
-    chat = Chat(api, options=options, conversation=conversation)
+    chat = Chat(streaming_api(*server), options=options, conversation=conversation)
     chat.connect()
     return chat
 

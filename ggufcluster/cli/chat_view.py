@@ -75,7 +75,7 @@ class JsonView:
         if isinstance(event, events.Answered):
             self.reasoning = event.reasoning
         fields = {"event": type(event).__name__.lower(), **asdict(event)}
-        self._output.raw(json.dumps(fields, ensure_ascii=False))
+        self._output.raw(json.dumps(fields))
 
     def begin(self) -> None:
         """A question was put."""
@@ -85,7 +85,7 @@ class JsonView:
 
     def remark(self, text: str) -> None:
         """Say something beside the answer."""
-        self._output.raw(json.dumps({"event": "remarked", "text": text}, ensure_ascii=False))
+        self._output.raw(json.dumps({"event": "remarked", "text": text}))
 
 
 class TextView:

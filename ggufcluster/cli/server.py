@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from ggufcluster.adapters.http import StreamingApi
+    from ggufcluster.core.secret import Secret
 
 
-def open_server(url: str | None, api_key_file: Path | None) -> StreamingApi:
-    """Open the API at an address, or that of the running cluster with its key.
+def find_server(url: str | None, api_key_file: Path | None) -> tuple[str, Secret | None]:
+    """Return root and key of the server at an address, or of the running cluster's.
 
     Raises:
         ClusterUnhealthyError: No cluster is up and no address was given.
@@ -20,17 +20,17 @@ def open_server(url: str | None, api_key_file: Path | None) -> StreamingApi:
     """
     from ggufcluster.config import load_settings
     from ggufcluster.errors import ClusterUnhealthyError
-    from ggufcluster.wiring import streaming_api, world
+    from ggufcluster.wiring import world
     from ggufcluster.workflows.status import read_key
 
     key_file = str(api_key_file) if api_key_file else None
     if url is not None:
-        return streaming_api(_root(url), read_key(key_file))
+        return _root(url), read_key(key_file)
     with world(load_settings(os.environ, folder=Path.cwd(), flags={})) as outside:
         record = outside.store.load()
     if record is None:
         raise ClusterUnhealthyError(("no cluster is up",))
-    return streaming_api(record.root, read_key(key_file or record.api_key_file))
+    return record.root, read_key(key_file or record.api_key_file)
 
 
 def _root(url: str) -> str:

@@ -6,7 +6,6 @@ Every call in them has a result, and the arguments of every call are a JSON obje
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -116,7 +115,10 @@ class Conversation:
         """Return all messages for a server, without images where it cannot see them."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = self.messages if vision else [_blind(message) for message in self.messages]
-        return deepcopy([*system, *messages])
+        text = json.dumps([*system, *messages], ensure_ascii=False)
+        # Halves of letters, which come from odd bytes on stdin, have no form in UTF-8.
+        copies: list[dict[str, Any]] = json.loads(text.encode(errors="replace"))
+        return copies
 
     def images(self) -> int:
         """Count the images."""

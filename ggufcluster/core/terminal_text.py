@@ -5,7 +5,12 @@ from __future__ import annotations
 # Overrides of the writing direction can make a call look like another one.
 _DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _REPLACED = dict.fromkeys(
-    (*(code for code in range(0x20) if chr(code) not in "\n\t"), *range(0x7F, 0xA0), *_DIRECTIONS),
+    (
+        *(code for code in range(0x20) if chr(code) not in "\n\t"),
+        *range(0x7F, 0xA0),
+        *_DIRECTIONS,
+        *range(0xD800, 0xE000),  # halves of letters have no form in UTF-8
+    ),
     "\N{REPLACEMENT CHARACTER}",
 )
 

@@ -8,7 +8,6 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 _PLAIN: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -115,7 +114,7 @@ def _object_schema(hint: Any, kind: Any, arguments: tuple[Any, ...]) -> dict[str
 def _class_schema(hint: Any) -> dict[str, Any]:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}
-    if isinstance(hint, type) and issubclass(hint, PurePath):
+    if _is_path(hint):
         return {"type": "string"}
     members, required = _members(hint)
     properties = {name: schema_of(kind) for name, kind in members.items()}
@@ -131,7 +130,7 @@ def _members(hint: Any) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of a dataclass or typed dictionary, and those that must be given."""
     if typing.is_typeddict(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
-        return hints, [name for name in hints if name in hint.__required_keys__]
+        return hints, [name for name, kind in hints.items() if _must_be_given(hint, name, kind)]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, include_extras=True)
         fields = [field for field in dataclasses.fields(hint) if field.init]
@@ -140,6 +139,18 @@ def _members(hint: Any) -> tuple[dict[str, Any], list[str]]:
         return {field.name: hints[field.name] for field in fields}, needed
     name = getattr(hint, "__name__", str(hint))
     raise ArgumentTypeError(f"is of type {name}, which has no form in JSON")
+
+
+def _is_path(hint: Any) -> bool:
+    return isinstance(hint, type) and hint.__module__.partition(".")[0] == "pathlib"
+
+
+def _must_be_given(hint: Any, name: str, kind: Any) -> bool:
+    # A class whose annotations are texts does not know what they mark as not required.
+    marked = get_origin(kind)
+    if marked in (typing.Required, typing.NotRequired):
+        return marked is typing.Required
+    return name in hint.__required_keys__
 
 
 def _plain(value: Any, hint: Any) -> Any:
@@ -187,7 +198,7 @@ def _of_class(value: Any, hint: Any) -> Any:
         found = [member for member in hint if member.value == value]
         names = ", ".join(repr(member.value) for member in hint)
         return found[0] if found else _checked(value, False, f"one of {names}")
-    if isinstance(hint, type) and issubclass(hint, PurePath):
+    if _is_path(hint):
         return hint(_checked(value, isinstance(value, str), "a string"))
     members, required = _members(hint)
     _checked(value, isinstance(value, dict), "an object")

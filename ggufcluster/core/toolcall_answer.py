@@ -83,8 +83,8 @@ class OpenAiMerge:
         reasoning = content = ""
         for choice in event.get("choices", ()):
             delta = choice.get("delta") or {}
-            reasoning += delta.get("reasoning_content") or ""
-            content += delta.get("content") or ""
+            reasoning += _whole(delta.get("reasoning_content") or "")
+            content += _whole(delta.get("content") or "")
             self.answer.finish = choice.get("finish_reason") or self.answer.finish
             for part in delta.get("tool_calls") or ():
                 _merge_call(self._calls, part)
@@ -92,6 +92,11 @@ class OpenAiMerge:
         self.answer.content += content
         self.answer.calls = [self._calls[index] for index in sorted(self._calls)]
         return reasoning, content
+
+
+def _whole(text: str) -> str:
+    """Replace halves of letters, which JSON can tell and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
 
 
 def openai_stream(events: Iterable[Mapping[str, Any]]) -> Answer:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Goes on without an end until the client has gone.
 HANG: dict[str, Any] = {"hang": True}
-TIMINGS = {"cache_n": 10, "prompt_n": 20, "predicted_n": 12}
+TIMINGS: dict[str, Any] = {"cache_n": 10, "prompt_n": 20, "predicted_n": 12}
 TIMINGS |= {"predicted_ms": 1000, "predicted_per_second": 12}
 
 

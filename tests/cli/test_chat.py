@@ -110,6 +110,14 @@ def test_a_question_that_was_stopped_before_its_answer_is_taken_back(tmp_path: P
     assert server.said() == [("user", "second")]
 
 
+def test_one_question_that_is_refused_ends_with_its_code(tmp_path: Path) -> None:
+    """The server's words are on stderr, without what a terminal would obey; stdout is empty."""
+    with serving(400) as server:
+        done = run(tmp_path, server, "hi")
+    assert (done.returncode, done.stdout) == (54, "")
+    assert "no luck today" in done.stderr
+
+
 def test_an_error_ends_a_turn_only(tmp_path: Path) -> None:
     """What the server refuses is shown with its words, and the chat goes on without it."""
     with (
@@ -277,6 +285,20 @@ def test_a_pipe_is_part_of_the_question(tmp_path: Path) -> None:
     assert server.said(1) == [("user", "just this")]
     assert empty.returncode == 3
     assert "no question" in empty.stderr
+
+
+def test_bytes_that_are_no_text_are_taken(tmp_path: Path) -> None:
+    """Odd bytes in a pipe and halves of letters from the server end in no traceback."""
+    with serving([text("a\ud83db"), end()]) as server:
+        done = subprocess.run(
+            command("chat", "--url", server.root, "what is it?"),
+            check=False,
+            input=b"\xff\xfe\x00binary",
+            capture_output=True,
+            env=environment(tmp_path),
+        )
+    assert (done.returncode, done.stdout) == (0, b"a?b\n")
+    assert "binary" in server.said()[0][1]
 
 
 def test_json_is_one_object_for_each_event(tmp_path: Path) -> None:
