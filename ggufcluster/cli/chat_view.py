@@ -10,8 +10,9 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from rich.cells import chop_cells
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -20,6 +21,9 @@ from ggufcluster.cli.output import Output
 from ggufcluster.core.terminal_text import harmless, one_line
 from ggufcluster.core.units import seconds_text
 from ggufcluster.workflows import chat as events
+
+if TYPE_CHECKING:
+    from ggufcluster.core.chat_stream import Pace
 
 _TAIL_ROWS = 6
 _CALL_LETTERS = 400
@@ -175,6 +179,7 @@ class TextView:
         self.end()
         what = "the question is taken back" if event.withdrawn else "what came is kept"
         self._line(f"stopped; {what}", "yellow")
+        self._show_pace(event.pace)
 
     def _finish(self, event: events.Answered) -> None:
         self.end()
@@ -182,7 +187,11 @@ class TextView:
             self._line(f"note {why}", "yellow")
         if not event.calls and not event.content.strip():
             self._line("note the answer is empty", "yellow")
-        if (line := event.pace.line()) and not self._quiet:
+        if not event.calls:
+            self._show_pace(event.pace)
+
+    def _show_pace(self, pace: Pace) -> None:
+        if (line := pace.line()) and not self._quiet:
             self._line(line, "dim")
 
     def _think(self, text: str) -> None:
@@ -206,11 +215,8 @@ class TextView:
     def _tail(self) -> str:
         """Return the end of the reasoning, as much as stays on the screen."""
         width = max(20, self._err.width - 1)
-        rows = [
-            row[start : start + width]
-            for row in harmless(self._folded[-_TAIL_ROWS * width :]).splitlines()
-            for start in range(0, max(1, len(row)), width)
-        ]
+        lines = harmless(self._folded[-_TAIL_ROWS * width :]).expandtabs().splitlines()
+        rows = [row for line in lines for row in chop_cells(line, width) or [""]]
         return "\n".join(rows[-_TAIL_ROWS:])
 
     def _fold(self) -> None:
@@ -221,8 +227,9 @@ class TextView:
         self._thinking = False
         if not self.show_reasoning and not self._quiet:
             passed = seconds_text(time.monotonic() - self._began)
-            words = len(self._folded.split())
-            self._line(f"thought for {passed}, {words} words (/reasoning shows them)", "dim")
+            count = len(self._folded.split())
+            words = "1 word" if count == 1 else f"{count:,} words"
+            self._line(f"thought for {passed}, {words} (/reasoning shows all)", "dim")
 
     def _say(self, text: str) -> None:
         self._fold()

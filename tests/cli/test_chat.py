@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ggufcluster.core.record import ClusterRecord, to_json
 from tests.cli.chat_server import HANG, ChatServer, call, end, serving, text, thought
 from tests.cli.terminal import command, environment, terminal
 
@@ -249,6 +250,64 @@ def test_a_hostile_answer_does_not_reach_the_terminal(tmp_path: Path) -> None:
         screen.expect("Again.")
         assert "\x1b]0;owned" not in screen.seen
         assert "\x1b[2J" not in screen.seen
+
+
+def test_waiting_is_shown_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """While the prompt is read its progress is shown, while the model thinks the last rows."""
+    progress = {"cache": 10, "processed": 110, "total": 1010, "time_ms": 5}
+    many = "".join(f"row {number} {'漢' * 30}\n" for number in range(100))
+    with (
+        serving(
+            [{"choices": [], "prompt_progress": progress}, HANG], [thought(many), HANG]
+        ) as server,
+        terminal(tmp_path, "chat", "--url", server.root) as screen,
+    ):
+        screen.line("long")
+        screen.expect("reading the prompt: 100/1,000 tokens, ")
+        screen.stop()
+        screen.expect("taken back")
+        screen.line("think")
+        shown = screen.expect("row 99 ")
+        assert "row 95 " in shown
+        assert "row 90 " not in shown
+        screen.stop()
+        screen.expect("thought for")
+        assert "\x1b[2K" in screen.seen  # what moved is erased
+        screen.line("/reasoning on")
+        screen.expect("reasoning is shown")
+
+
+def test_the_running_cluster_is_found_by_its_record(tmp_path: Path) -> None:
+    """Root and key come from the record, without an option."""
+    (tmp_path / "keys").write_text("sesame\n")
+    state = tmp_path / ".local/state/ggufcluster"
+    state.mkdir(parents=True)
+    with serving(AGAIN) as server:
+        record = ClusterRecord(
+            id="x",
+            created=0.0,
+            wish="w",
+            build_id="b",
+            head_run="/run",
+            root=server.root,
+            api_key_file=str(tmp_path / "keys"),
+            model="m",
+            workers=(),
+        )
+        (state / "cluster.json").write_bytes(to_json(record))
+        done = subprocess.run(
+            command("chat", "-q", "-s", "Be short.", "--effort", "none", "hi"),
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env=environment(tmp_path),
+            cwd=tmp_path,
+        )
+    assert (done.returncode, done.stdout) == (0, "Again.\n")
+    assert server.keys == ["Bearer sesame"]
+    assert server.said() == [("system", "Be short."), ("user", "hi")]
+    assert server.asked[0]["reasoning_effort"] == "none"
 
 
 def test_plain_text_moves_nothing(tmp_path: Path) -> None:
