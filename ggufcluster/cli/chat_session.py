@@ -214,7 +214,7 @@ class Session:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self._view.remark("it is not run: nobody can be asked; --allow-tools allows all")
             return False
-        if len(call.arguments) > _WHOLE_LETTERS:
+        if self._view.quiet or len(call.arguments) > _WHOLE_LETTERS:
             # Nobody should allow what they were not shown.
             self._view.remark(harmless(call.arguments))
         answer = ""
@@ -265,7 +265,7 @@ class Session:
 
     def _load(self, name: str) -> None:
         found = _read_conversation(Path(name).expanduser())
-        self._chat.conversation = found
+        self._chat.resume(found)
         self._view.remark(f"{len(found.messages)} messages")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.chat_stream import Pace
 
 _TAIL_ROWS = 6
+_PLAIN_SECONDS = 5.0
 _CALL_LETTERS = 400
 _RESULT_LETTERS = 160
 _WHY = {
@@ -48,8 +49,10 @@ class View(Protocol):
     Attributes:
         reasoning: The last reasoning.
         show_reasoning: Whether reasoning is shown whole.
+        quiet: Whether calls are left out.
     """
 
+    quiet: bool
     reasoning: str
     show_reasoning: bool
 
@@ -71,6 +74,7 @@ class JsonView:
 
     def __init__(self, output: Output) -> None:
         self._output = output
+        self.quiet = False
         self.reasoning = ""
         self.show_reasoning = True
 
@@ -101,13 +105,15 @@ class TextView:
         show_reasoning: Show reasoning whole instead of folding it to one line.
 
     Attributes:
+        quiet: As given.
         reasoning: The last reasoning.
     """
 
     def __init__(self, *, plain: bool, quiet: bool, show_reasoning: bool) -> None:
         self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True, emoji=False)
         self._plain = plain or not self._err.is_terminal
-        self._quiet = quiet
+        self._told = 0.0
+        self.quiet = quiet
         self._live: Live | None = None
         self._began = 0.0
         self._thinking = False
@@ -162,11 +168,15 @@ class TextView:
         passed = time.monotonic() - self._began
         left = passed * (event.total - event.done) / event.done
         rate = event.done / passed if passed else 0
-        self._wait(
+        text = (
             f"reading the prompt: {event.done:,}/{event.total:,} tokens,"
-            f" {rate:,.0f} tokens/s, {seconds_text(left)} left",
-            anew=False,
+            f" {rate:,.0f} tokens/s, {seconds_text(left)} left"
         )
+        if not self._plain:
+            self._wait(text, anew=False)
+        elif not self.quiet and passed - self._told >= _PLAIN_SECONDS:
+            self._told = passed
+            self._line(text, "")
 
     def _show_result(self, event: events.Returned) -> None:
         mark = "failed" if event.failed else "gave"
@@ -191,7 +201,7 @@ class TextView:
             self._show_pace(event.pace)
 
     def _show_pace(self, pace: Pace) -> None:
-        if (line := pace.line()) and not self._quiet:
+        if (line := pace.line()) and not self.quiet:
             self._line(line, "dim")
 
     def _think(self, text: str) -> None:
@@ -225,7 +235,7 @@ class TextView:
         self._still()
         self._close_line()
         self._thinking = False
-        if not self.show_reasoning and not self._quiet:
+        if not self.show_reasoning and not self.quiet:
             passed = seconds_text(time.monotonic() - self._began)
             count = len(self._folded.split())
             words = "1 word" if count == 1 else f"{count:,} words"
@@ -248,7 +258,7 @@ class TextView:
 
     def _note(self, head: str, text: str, style: str, most: int) -> None:
         self._still()
-        if not self._quiet:
+        if not self.quiet:
             mark = Text(harmless(head), "" if self._plain else style)
             self._err.print(Text.assemble(mark, " ", one_line(text, most)))
 
@@ -257,8 +267,8 @@ class TextView:
 
     def _wait(self, text: str, tail: str = "", *, anew: bool = True) -> None:
         if anew:
-            self._began = time.monotonic()
-        if self._plain or self._quiet:
+            self._began, self._told = time.monotonic(), 0.0
+        if self._plain or self.quiet:
             return
         shown = _Waiting(text, tail, self._began)
         if self._live is None:

@@ -167,6 +167,11 @@ class Chat:
             if self.api.health() != "ok":
                 raise
 
+    def resume(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self._told_blind = False
+
     def ask(self, text: str, images: Sequence[str] = ()) -> Turn:
         """Put a question; yield what comes back, up to the last answer.
 

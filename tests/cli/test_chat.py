@@ -218,6 +218,23 @@ def test_a_tool_is_asked_for_before_it_runs(tmp_path: Path) -> None:
     assert results[1:] == ["3", "3"]
 
 
+@pytest.mark.parametrize("options", [(), ("-q",)])
+def test_nothing_is_allowed_that_was_not_shown(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Before it is asked for, a long call is shown whole, also if all else is left out."""
+    (tmp_path / "t.py").write_text("def keep(text: str) -> None: pass\n")
+    long = json.dumps({"text": "x" * 300 + "middle" + "y" * 300})
+    script = [call("keep", long), end("tool_calls")]
+    with (
+        serving(script, AGAIN) as server,
+        terminal(tmp_path, "chat", "--url", server.root, "--tools", "t.py", *options) as screen,
+    ):
+        screen.line("go")
+        shown = screen.expect("[a]lways: ").replace("\n", "")
+        assert long in shown
+        screen.type("n\r")
+        screen.expect("Again.")
+
+
 def test_ctrl_c_at_the_question_for_a_tool_stops_the_turn(tmp_path: Path) -> None:
     """The call is not run, and has a result all the same, so that the server takes the next."""
     (tmp_path / "t.py").write_text(TOOLS)

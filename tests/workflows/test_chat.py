@@ -278,12 +278,14 @@ def test_a_failure_after_calls_keeps_them() -> None:
 
 
 def test_images_without_vision_are_told_once() -> None:
-    """The first turn says that images are left out; they are in no request."""
-    server = Server([[STOP], [STOP]])
+    """The first turn of a conversation says that images are left out; they are in no request."""
+    server = Server([[STOP], [STOP], [STOP]])
     chat = Chat(server)
     first = list(chat.ask("look", ["data:image/png;base64,A"]))
     assert [type(event) for event in first] == [Remarked, Answered]
     assert not any(isinstance(event, Remarked) for event in chat.ask("and now?"))
+    chat.resume(chat.conversation)
+    assert any(isinstance(event, Remarked) for event in chat.ask("resumed"))
     assert "base64" not in json.dumps(server.asked)
 
 
