@@ -180,20 +180,23 @@ class Chat:
                 got no answer at all is taken back.
         """
         self.conversation.ask(text, images)
-        if self.conversation.images() and not self.facts.vision and not self._told_blind:
-            self._told_blind = True
-            yield Remarked(
-                "this server has no vision loaded: images are left out (llama-server loads it with"
-                " --mmproj FILE)"
-            )
         partial = _Partial()
         try:
+            yield from self._blindness()
             yield from self._rounds(partial)
         except KeyboardInterrupt:
             yield self._stop(partial)
         except (HeadError, AnswerFormError) as error:
             self._stop(partial)
             raise error if isinstance(error, HeadError) else HeadError(str(error)) from None
+
+    def _blindness(self) -> Iterator[ChatEvent]:
+        if self.conversation.images() and not self.facts.vision and not self._told_blind:
+            self._told_blind = True
+            yield Remarked(
+                "this server has no vision loaded: images are left out (llama-server loads it with"
+                " --mmproj FILE)"
+            )
 
     def _rounds(self, partial: _Partial) -> Iterator[ChatEvent]:
         for _ in range(MOST_ROUNDS):
@@ -218,14 +221,7 @@ class Chat:
         events = self.api.stream(CHAT, body, timeout=_SILENCE)
         with closing(events):  # type: ignore[type-var] # a generator, whose end ends the answer
             for event in events:
-                if progress := prompt_progress(event):
-                    yield Reading(*progress)
-                reasoning, content = merge.add(event)
-                partial.pace = pace_of(event, partial.pace)
-                if reasoning:
-                    yield Thought(reasoning)
-                if content:
-                    yield Said(content)
+                yield from _pieces(event, merge, partial)
         if not merge.answer.finish:
             raise HeadError("the answer ended in the middle: the connection was closed")
         return merge.answer, partial.pace
@@ -252,6 +248,19 @@ class Chat:
         self.conversation.broken_off(content)
         withdrawn = len(self.conversation.messages) < before
         return Stopped(content, withdrawn, partial.pace)
+
+
+def _pieces(event: Any, merge: OpenAiMerge, partial: _Partial) -> list[ChatEvent]:
+    """Take an event of the server in and return what it tells."""
+    try:
+        progress = prompt_progress(event)
+        reasoning, content = merge.add(event)
+        partial.pace = pace_of(event, partial.pace)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise AnswerFormError(f"an answer of another form: {error!r:.100}") from error
+    found: list[ChatEvent] = [Reading(*progress)] if progress else []
+    found += [Thought(reasoning)] if reasoning else []
+    return found + ([Said(content)] if content else [])
 
 
 @dataclass(slots=True)

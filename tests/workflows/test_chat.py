@@ -46,6 +46,7 @@ def call(index: int = 0, arguments: str = "{}") -> dict[str, Any]:
 
 
 STOP = delta("stop")
+TWO = ("user", "assistant")
 CALLS = delta("tool_calls")
 
 
@@ -255,6 +256,9 @@ def test_stopping_a_tool_leaves_a_result_for_each_call() -> None:
         ([delta(content="Half")], "ended in the middle", ["user", "assistant"]),
         ([], "ended in the middle", []),
         ([delta(tool_calls=[{"function": {"name": "f"}}])], "no index", []),
+        ([{"choices": [3]}], "another form", []),
+        ([["odd"]], "another form", []),
+        ([delta(content="Half"), {"choices": [{"delta": {"content": 3}}]}], "form", [*TWO]),
     ],
 )
 def test_a_server_that_fails_leaves_a_sound_conversation(
@@ -287,6 +291,15 @@ def test_images_without_vision_are_told_once() -> None:
     chat.resume(chat.conversation)
     assert any(isinstance(event, Remarked) for event in chat.ask("resumed"))
     assert "base64" not in json.dumps(server.asked)
+
+
+def test_stopping_at_the_remark_takes_the_question_back() -> None:
+    """An interrupt that comes before anything was sent leaves nothing behind."""
+    chat = Chat(Server([]))
+    turn = chat.ask("look", ["data:image/png;base64,A"])
+    assert isinstance(next(turn), Remarked)
+    assert turn.throw(KeyboardInterrupt()) == Stopped("", withdrawn=True, pace=Pace())
+    assert chat.conversation.messages == []
 
 
 def test_with_vision_they_are_sent() -> None:
