@@ -10,9 +10,7 @@ import typer
 
 from ggufcluster.cli import options
 
-Question = Annotated[
-    list[str] | None, typer.Argument(metavar="[QUESTION]", help="Ask this and end.")
-]
+Question = Annotated[list[str] | None, typer.Argument(metavar="QUESTION", help="Ask this and end.")]
 System = Annotated[str, typer.Option("--system", "-s", metavar="TEXT", help="System message.")]
 Load = Annotated[Path | None, typer.Option(metavar="FILE", help="Go on with a saved conversation.")]
 Images = Annotated[
@@ -92,12 +90,15 @@ def chat(
     for path in image or ():
         session.attach(path)
     asked = _asked(question)
-    if asked is not None:
-        session.once(asked)
-    else:
-        session.talk()
-    if save is not None:
-        session.save(save)
+    try:
+        if asked is not None:
+            session.once(asked)
+        else:
+            session.talk()
+    finally:
+        # Also after an error or Ctrl-C: what tools have done by then has happened.
+        if save is not None and talk.conversation.messages:
+            session.save(save)
 
 
 def _asked(words: list[str] | None) -> str | None:

@@ -472,6 +472,17 @@ def test_images_are_left_out_where_nobody_sees_them(tmp_path: Path) -> None:
     assert "An image was here" in blind.said()[0][1]
 
 
+def test_what_was_said_before_an_error_is_saved(tmp_path: Path) -> None:
+    """The run ends with the error's code, and the file has what came; without any, no file."""
+    with serving([text("Half")], 400) as server:
+        half = run(tmp_path, server, "--save", "half.json", "hi")
+        none = run(tmp_path, server, "--save", "none.json", "hi")
+    assert (half.returncode, none.returncode) == (54, 54)
+    messages = json.loads((tmp_path / "half.json").read_text())["messages"]
+    assert [message["content"] for message in messages] == ["hi", "Half"]
+    assert not (tmp_path / "none.json").exists()
+
+
 def test_a_file_that_is_no_conversation_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     """--load and --save leave other files alone and say why."""
     (tmp_path / "notes").write_text("my notes")
