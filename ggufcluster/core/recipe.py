@@ -14,6 +14,7 @@ TARGETS = (
     "llama-gguf-split",
     "test-backend-ops",
     "ggufcluster-msa-agreement",
+    "ggufcluster-tool-calls",
 )
 
 SETTINGS = {
