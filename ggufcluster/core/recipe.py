@@ -15,6 +15,7 @@ TARGETS = (
     "test-backend-ops",
     "ggufcluster-msa-agreement",
     "ggufcluster-tool-calls",
+    "ggufcluster-dialects",
 )
 
 SETTINGS = {

@@ -30,6 +30,10 @@ static bool may_call(const autoparser::generation_params & inputs) {
     return inputs.tools.is_array() && !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
 }
 
+static bool must_call(const autoparser::generation_params & inputs) {
+    return may_call(inputs) && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+}
+
 static json settings_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
     json tools = json::object();
     if (may_call(inputs)) {
@@ -44,7 +48,7 @@ static json settings_of(const autoparser::generation_params & inputs, const std:
         { "reasoning", inputs.reasoning_format != COMMON_REASONING_FORMAT_NONE            },
         { "calls",     may_call(inputs)                                                   },
         { "parallel",  inputs.parallel_tool_calls                                         },
-        { "json",      inputs.json_schema.is_object()                                     },
+        { "json",      inputs.json_schema.is_object() && !must_call(inputs)               },
         { "tools",     tools                                                              },
     };
 }
@@ -72,8 +76,7 @@ static common_peg_parser json_answer(common_chat_peg_builder & p, const autopars
 }
 
 static std::string grammar_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
-    const bool must_call = may_call(inputs) && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
-    if (!must_call && !inputs.json_schema.is_object()) {
+    if (!must_call(inputs) && !inputs.json_schema.is_object()) {
         return "";
     }
     const auto parser = build_chat_peg_parser([&](common_chat_peg_builder & p) {
@@ -82,7 +85,7 @@ static std::string grammar_of(const autoparser::generation_params & inputs, cons
             p.literal(THINK_END),
         }));
         return p.prefix(generation_prompt, THINK_START) + thought +
-            (must_call ? begun_call(p, inputs.tools) : json_answer(p, inputs));
+            (must_call(inputs) ? begun_call(p, inputs.tools) : json_answer(p, inputs));
     });
     return build_grammar([&](const common_grammar_builder & builder) { parser.build_grammar(builder); });
 }

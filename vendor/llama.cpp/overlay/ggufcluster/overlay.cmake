@@ -90,5 +90,15 @@ function(ggufcluster_add_tool_calls)
         target_link_libraries(ggufcluster-tool-calls PRIVATE llama-common llama)
         target_compile_features(ggufcluster-tool-calls PRIVATE cxx_std_17)
     endif()
+    if (TARGET server-context)
+        target_sources(server-context PRIVATE
+            ${PROJECT_SOURCE_DIR}/tools/server/ggufcluster-anthropic.cpp
+            ${PROJECT_SOURCE_DIR}/tools/server/ggufcluster-requests.cpp)
+        add_executable(ggufcluster-dialects EXCLUDE_FROM_ALL
+            ${PROJECT_SOURCE_DIR}/tests/ggufcluster-dialects.cpp)
+        target_include_directories(ggufcluster-dialects PRIVATE ${PROJECT_SOURCE_DIR}/tools/server)
+        target_link_libraries(ggufcluster-dialects PRIVATE server-context)
+        target_compile_features(ggufcluster-dialects PRIVATE cxx_std_17)
+    endif()
 endfunction()
 cmake_language(DEFER CALL ggufcluster_extend_targets)

@@ -60,6 +60,8 @@ struct asked {
     bool                    tools    = true;
     bool                    parallel = true;
     bool                    extract  = true;
+    const char *            thought  = ""; // of a message to be continued
+    const char *            said     = "";
 };
 
 static common_chat_params params_of(const asked & a) {
@@ -73,6 +75,13 @@ static common_chat_params params_of(const asked & a) {
     inputs.extra_context         = json{ { "thinking", a.thinking } };
     inputs.json_schema           = *a.schema ? json::parse(a.schema) : json();
     inputs.tools                 = json::array();
+    if (*a.thought || *a.said) {
+        inputs.add_generation_prompt          = false;
+        inputs.continue_final_message         = *a.said ? COMMON_CHAT_CONTINUATION_CONTENT : COMMON_CHAT_CONTINUATION_REASONING;
+        inputs.continue_msg.role              = "assistant";
+        inputs.continue_msg.reasoning_content = a.thought;
+        inputs.continue_msg.content           = a.said;
+    }
     const json tools = json::parse(TOOLS);
     for (const auto & [name, parameters] : tools.items()) {
         if (a.tools) {
@@ -364,10 +373,24 @@ static void test_json_answers() {
     reads("```\n[1]\n```", "[][[1]]", json_asked);
     reads("{\"a\": \"§<tool_call>\"}", "[][{\"a\": \"§<tool_call>\"}]", json_asked);
     reads("\n§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[][] g{}", json_asked);
+    reads("x§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[][x] g{}", { COMMON_CHAT_TOOL_CHOICE_REQUIRED, "", "{}" });
     reads("\"§<tool_call>\"", "[][\"§<tool_call>\"]", without_tools);
 }
 
+static void test_continued() {
+    for (const char * thinking : { "", "on", "off" }) {
+        asked a{ COMMON_CHAT_TOOL_CHOICE_AUTO, thinking };
+        a.thought = "I'm";
+        reads(" thinking</mm:think>Hi", "[I'm thinking][Hi]", a);
+        a.said = "He";
+        reads("llo§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[I'm][Hello] g{}", a);
+        a.choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+        check(allows(params_of(a), "llo§<tool_call>§<invoke name=\"g\">"), std::string("a continued message may call ") + thinking);
+    }
+}
+
 int main() {
+    test_continued();
     test_scalars();
     test_structures();
     test_messages();
