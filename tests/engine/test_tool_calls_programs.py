@@ -16,7 +16,7 @@ PROGRAM_SECONDS = 300
 
 
 @pytest.mark.parametrize(
-    ("program", "fewest"), [("ggufcluster-tool-calls", 500), ("ggufcluster-dialects", 25)]
+    ("program", "fewest"), [("ggufcluster-tool-calls", 250), ("ggufcluster-dialects", 25)]
 )
 def test_the_program_finds_nothing_wrong(engine: Engine, program: str, fewest: int) -> None:
     """Every text, stream, grammar and request that the program tries goes right."""
