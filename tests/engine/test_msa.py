@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,10 @@ AGREEMENT_SECONDS = 1200
 # The histories have up to 22 blocks. In f32 the two paths must select the same few; rounding of
 # a quantised cache moves index scores past one another, which is no error, so all are selected.
 FEW_BLOCKS, ALL_BLOCKS = 4, 24
+# llama.cpp's attention rounds a cache in f32 to f16 before it uses it, and quantises queries to meet
+# a quantised cache. Only the leading dense layers of the generic path run on it, so these are left
+# on it in both paths where rounding is all that the limit allows.
+LEADING = "GGUFCLUSTER_MSA_LEADING"
 
 
 class Engine(Protocol):
@@ -29,10 +34,15 @@ class Engine(Protocol):
 
 
 @pytest.mark.parametrize(
-    ("cache_type", "limit", "blocks"), [("f32", "1e-5", FEW_BLOCKS), ("q8_0", "1e-3", ALL_BLOCKS)]
+    ("cache_type", "limit", "blocks", "leading"),
+    [
+        ("f32", "1e-5", FEW_BLOCKS, "generic"),
+        ("f32", "1e-3", FEW_BLOCKS, "native"),
+        ("q8_0", "1e-3", ALL_BLOCKS, "generic"),
+    ],
 )
 def test_native_and_generic_paths_agree(
-    engine: Engine, tmp_path: Path, cache_type: str, limit: str, blocks: int
+    engine: Engine, tmp_path: Path, cache_type: str, limit: str, blocks: int, leading: str
 ) -> None:
     """Both paths give the same next tokens after removals, holes, shifts, restores and copies."""
     shape = ToyShape(layers=3, dense_layers=1, queries_per_group=1, selected_blocks=blocks)
@@ -46,6 +56,7 @@ def test_native_and_generic_paths_agree(
         text=True,
         timeout=AGREEMENT_SECONDS,
         check=False,
+        env={**os.environ, LEADING: leading},
     )
 
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

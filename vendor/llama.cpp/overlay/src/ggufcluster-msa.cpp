@@ -23,6 +23,16 @@ msa_path msa_wanted() {
     throw std::runtime_error("GGUFCLUSTER_MSA (--msa) is '" + name + "': use auto, native, generic or dense");
 }
 
+// GGUFCLUSTER_MSA_LEADING=generic keeps the leading dense layers on llama.cpp's own attention and its mask.
+static bool leading_layers_wanted() {
+    const char * value = std::getenv("GGUFCLUSTER_MSA_LEADING");
+    const std::string name = value ? value : "native";
+    if (name != "native" && name != "generic") {
+        throw std::runtime_error("GGUFCLUSTER_MSA_LEADING is '" + name + "': use native or generic");
+    }
+    return name == "native";
+}
+
 bool msa_has_indexer(const llama_hparams & hparams) {
     static std::atomic<bool> said { false };
     const bool has = hparams.indexer_head_size > 0;
@@ -129,7 +139,7 @@ msa_native * msa_native::begin(const llm_graph_context & graph, const llama_mode
     auto input = std::make_unique<msa_native>();
     input->context   = context;
     input->params    = params;
-    input->to_all    = is_native(false, graph, model, *context, params);
+    input->to_all    = leading_layers_wanted() && is_native(false, graph, model, *context, params);
     input->pos_query = positions;
     input->pos_map   = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, GGML_PAD(n_pos, (int64_t) params.block)/params.step, n_stream);
     ggml_set_input(input->pos_map);
