@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggufcluster.adapters.files import replace_file
 from ggufcluster.adapters.http import HttpApi, RangeClient
+from ggufcluster.adapters.line_input import LineInput
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import free_port, try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
 from ggufcluster.adapters.ssh import SshRemote, find_target
+from ggufcluster.adapters.tool_file import Toolbox, load_toolbox
 from ggufcluster.config import load_settings
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.graft import ORIGINAL
@@ -38,7 +41,7 @@ from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.hub import Hub
@@ -206,6 +209,22 @@ def available_memory(settings: Settings) -> dict[str, int]:
 def streaming_api(root: str, key: Secret | None) -> StreamingApi:
     """Open the API of a llama-server that also answers piece by piece."""
     return HttpApi(root, key=key)
+
+
+def chat_lines(completions: Callable[[str], list[str]]) -> LineInput:
+    """Read what a person types into the chat, with its history in the state folder."""
+    history = Path(paths_from_env(os.environ).state) / "chat_history"
+    return LineInput(history, completions)
+
+
+def chat_tools(path: Path) -> Toolbox:
+    """Run a Python file of the user's and take its functions as tools; raises `ToolFileError`."""
+    return load_toolbox(path)
+
+
+def save_file(path: Path, content: bytes) -> None:
+    """Write a file of the user's whole or not at all; raises OSError."""
+    replace_file(path, content)
 
 
 def _open_api(root: str, key: Secret | None) -> Api:

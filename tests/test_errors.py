@@ -49,6 +49,7 @@ EXAMPLES = [
     errors.ConfigError("unknown setting", source="a.toml"),
     errors.LocalFileError("Permission denied", path="/s"),
     errors.RecordError("is damaged", path="/s/cluster.json"),
+    errors.ToolFileError("has no functions", path="/t.py"),
     errors.SourceError("hash differs", location="a.tar.gz"),
     errors.PatchError("a.patch", file="b.cpp", reason="line 3"),
     errors.ToolchainError("nvcc", host="spark", reason="is missing"),

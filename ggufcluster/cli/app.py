@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ggufcluster.cli import (
+    chat,
     cluster,
     download,
     engine,
@@ -60,6 +61,7 @@ inspect.register(app)
 graft.register(app)
 toy.register(app)
 template.register(app)
+chat.register(app)
 smoke.register(app)
 settings.register(app)
 

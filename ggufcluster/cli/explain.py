@@ -76,6 +76,7 @@ _TABLE: tuple[
         5,
         _text("`ggufcluster down --forget` ends what runs here and forgets it"),
     ),
+    (errors.ToolFileError, 6, _text("mend the file; the README says what makes a tool")),
     (errors.SourceError, 10, _text("check the network, or give a tree with --source DIR")),
     (errors.PatchError, 11, _text("vendor/llama.cpp/README.md says how to move to another pin")),
     (errors.ToolchainError, 12, _text("install it, or choose another --backend or --arch")),

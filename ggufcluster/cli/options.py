@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,6 +49,10 @@ Arch = Annotated[
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Parallel compilers.")]
 Source = Annotated[
     str | None, typer.Option(metavar="DIR", help="llama.cpp tree to use instead of the pin.")
+]
+Url = Annotated[str | None, typer.Option(metavar="URL", help="Another server than the cluster's.")]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Key of that server, on its first line.")
 ]
 
 

@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from ggufcluster.cli.explain import details, explain, notes
+from ggufcluster.core.terminal_text import harmless
 from ggufcluster.core.units import seconds_text, size_text
 from ggufcluster.workflows import events
 
@@ -114,7 +115,8 @@ class Output:
             return code
         for line in details(error):
             self._err.print(Text(f"  {line}", "dim"))
-        _say(self._err, "error:", str(error), style="bold red")
+        # It may quote a server, and what a terminal obeys is not for servers to send.
+        _say(self._err, "error:", harmless(str(error)), style="bold red")
         for note in notes(error):
             _say(self._err, "  note:", note, style="bold")
         if hint:

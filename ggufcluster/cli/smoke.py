@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -19,12 +16,8 @@ def register(app: typer.Typer) -> None:
 
 def smoke(
     *,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another server than the cluster's.")
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key of that server, on its first line.")
-    ] = None,
+    url: options.Url = None,
+    api_key_file: options.ApiKeyFile = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -37,22 +30,14 @@ def smoke(
       ggufcluster smoke --url http://192.168.1.10:8080
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.config import load_settings
+    from ggufcluster.cli.server import find_server
     from ggufcluster.core.units import seconds_text
-    from ggufcluster.errors import ClusterUnhealthyError, SmokeError
-    from ggufcluster.wiring import streaming_api, world
+    from ggufcluster.errors import SmokeError
+    from ggufcluster.wiring import streaming_api
     from ggufcluster.workflows.smoke import smoke as run
-    from ggufcluster.workflows.status import read_key
 
     output = Output(as_json=as_json, quiet=quiet)
-    key_file = str(api_key_file) if api_key_file else None
-    if url is None:
-        with world(load_settings(os.environ, folder=Path.cwd(), flags={})) as outside:
-            record = outside.store.load()
-        if record is None:
-            raise ClusterUnhealthyError(("no cluster is up",))
-        url, key_file = record.root, key_file or record.api_key_file
-    api = streaming_api(url, read_key(key_file))
+    api = streaming_api(*find_server(url, api_key_file))
     results = output.follow(run(api, clock=time.monotonic))
     if as_json:
         output.data(

@@ -14,6 +14,8 @@ TARGETS = (
     "llama-gguf-split",
     "test-backend-ops",
     "ggufcluster-msa-agreement",
+    "ggufcluster-tool-calls",
+    "ggufcluster-dialects",
 )
 
 SETTINGS = {

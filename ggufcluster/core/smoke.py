@@ -48,23 +48,6 @@ def request(messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, 
     return {"messages": list(messages), "max_tokens": MOST_TOKENS, **options}
 
 
-def said(answer: Answer) -> dict[str, Any]:
-    """Give an answer back as a message of the conversation."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in answer.calls
-        ]
-    return message
-
-
 def results(answer: Answer, text: str) -> list[dict[str, Any]]:
     """Answer every call of an answer with the same text."""
     return [{"role": "tool", "tool_call_id": call.id, "content": text} for call in answer.calls]

@@ -63,24 +63,52 @@ def openai_answer(body: Mapping[str, Any]) -> Answer:
     )
 
 
+class OpenAiMerge:
+    """Merge the events of a streamed `/v1/chat/completions` one by one.
+
+    Attributes:
+        answer: What has come so far; its calls are in the order of their indices.
+    """
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self._calls: dict[int, AnswerCall] = {}
+
+    def add(self, event: Mapping[str, Any]) -> tuple[str, str]:
+        """Take an event in; return what it adds to the reasoning and to the content.
+
+        Raises:
+            AnswerFormError: A call's index is missing, or its name comes twice.
+        """
+        reasoning = content = ""
+        for choice in event.get("choices", ()):
+            delta = choice.get("delta") or {}
+            reasoning += _whole(delta.get("reasoning_content") or "")
+            content += _whole(delta.get("content") or "")
+            self.answer.finish = choice.get("finish_reason") or self.answer.finish
+            for part in delta.get("tool_calls") or ():
+                _merge_call(self._calls, part)
+        self.answer.reasoning += reasoning
+        self.answer.content += content
+        self.answer.calls = [self._calls[index] for index in sorted(self._calls)]
+        return reasoning, content
+
+
+def _whole(text: str) -> str:
+    """Replace halves of letters, which JSON can tell and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
+
+
 def openai_stream(events: Iterable[Mapping[str, Any]]) -> Answer:
     """Merge the events of a streamed `/v1/chat/completions`.
 
     Raises:
         AnswerFormError: A call's index is missing, or its name comes twice.
     """
-    answer = Answer()
-    calls: dict[int, AnswerCall] = {}
+    merge = OpenAiMerge()
     for event in events:
-        for choice in event.get("choices", ()):
-            delta = choice.get("delta") or {}
-            answer.reasoning += delta.get("reasoning_content") or ""
-            answer.content += delta.get("content") or ""
-            answer.finish = choice.get("finish_reason") or answer.finish
-            for part in delta.get("tool_calls") or ():
-                _merge_call(calls, part)
-    answer.calls = [calls[index] for index in sorted(calls)]
-    return answer
+        merge.add(event)
+    return merge.answer
 
 
 def _merge_call(calls: dict[int, AnswerCall], part: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@
     ├── ConfigError                 a setting is unknown, malformed or contradictory
     ├── LocalFileError              a file or folder of this machine cannot be used
     ├── RecordError                 the record of the cluster is damaged
+    ├── ToolFileError               a file of tools for the chat cannot be used
     ├── EngineError
     │   ├── SourceError             the pinned source cannot be had or is not the pinned one
     │   ├── PatchError              a patch of the series does not apply
@@ -139,6 +140,15 @@ class RecordError(GgufClusterError):
 
     def __init__(self, reason: str, *, path: str) -> None:
         super().__init__(f"{path}: the record of the cluster {reason}")
+        self.reason = reason
+        self.path = path
+
+
+class ToolFileError(GgufClusterError):
+    """A Python file with tools for the chat cannot be used."""
+
+    def __init__(self, reason: str, *, path: str) -> None:
+        super().__init__(f"tools of {path}: {reason}")
         self.reason = reason
         self.path = path
 

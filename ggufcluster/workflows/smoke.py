@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggufcluster.core import smoke as asked
+from ggufcluster.core.conversation import said
 from ggufcluster.core.toolcall_answer import AnswerFormError, openai_answer, openai_stream
 from ggufcluster.errors import HeadError
 from ggufcluster.workflows.events import Progress, Started, Workflow
@@ -111,7 +112,7 @@ def _two_calls(api: StreamingApi) -> None:
             return
         if not found:
             break
-        messages += [asked.said(answer), *asked.results(answer, "sunny, 20 degrees")]
+        messages += [said(answer), *asked.results(answer, "sunny, 20 degrees")]
     raise _FailedError(f"no call for {' and '.join(sorted(wanted))}")
 
 
@@ -122,7 +123,7 @@ def _loop(api: StreamingApi) -> None:
         if not answer.calls:
             break
         asked.cities(answer)
-        messages += [asked.said(answer), *asked.results(answer, "sunny, 23 degrees")]
+        messages += [said(answer), *asked.results(answer, "sunny, 23 degrees")]
     if len(messages) == 1:
         raise _FailedError("the tool was not called")
     if answer.calls or not answer.content.strip():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -83,7 +84,8 @@ def test_a_cluster_comes_up_is_used_and_goes_down(
     assert {one.record.id for one in (*found, again)} == {cluster.record.id}
     assert answer.choices[0].message.role == "assistant"
     assert "".join(chat).strip()
-    assert loop[0].startswith('calls get_weather({"city":"Paris"')
+    arguments = json.loads(loop[0].removeprefix("calls get_weather(").removesuffix(")"))
+    assert arguments["city"] == "Paris"
     assert "sunny" in loop[-1]
     assert scores == ["right x", "wrong y", "1 of 2 right"]
     assert any(isinstance(event, Started) for event in events)

@@ -36,6 +36,7 @@ COMMANDS = (
     "toy",
     "config",
     "template",
+    "chat",
     "smoke",
 )
 

@@ -12,6 +12,7 @@ from ggufcluster.core.toolcall_answer import (
     Answer,
     AnswerCall,
     AnswerFormError,
+    OpenAiMerge,
     anthropic_answer,
     anthropic_stream,
     mismatches,
@@ -67,6 +68,17 @@ def test_streamed_calls_merge_by_index() -> None:
         ("g", "{}"),
     ]
     assert (merged.reasoning, merged.content, merged.finish) == ("think", "Hi", "tool_calls")
+
+
+def test_an_event_tells_what_it_adds() -> None:
+    """Merged one by one, each event gives its own pieces, and the answer holds all so far."""
+    merge = OpenAiMerge()
+    assert merge.add(delta(reasoning_content="th", content="H")) == ("th", "H")
+    assert merge.add(delta(content="i \ud83d")) == ("", "i ?")
+    assert merge.add(delta(tool_calls=[part(0, name="f", arguments='{"a"')])) == ("", "")
+    assert merge.add({"choices": [], "usage": {}}) == ("", "")
+    assert (merge.answer.reasoning, merge.answer.content) == ("th", "Hi ?")
+    assert [call.arguments for call in merge.answer.calls] == ['{"a"']
 
 
 @pytest.mark.parametrize(

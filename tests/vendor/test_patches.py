@@ -19,7 +19,7 @@ FIELDS = (
     "Upstream-Files",
 )
 TABLE = re.compile(r"<!-- patches -->\n(.*)<!-- /patches -->", re.DOTALL)
-MAXIMUM_ADDED_LINES = 110
+MAXIMUM_ADDED_LINES = 140
 
 
 @dataclass(frozen=True, slots=True)

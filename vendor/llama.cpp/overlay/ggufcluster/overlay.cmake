@@ -55,6 +55,7 @@ function(ggufcluster_extend_targets)
         target_link_libraries(llama-common-base PRIVATE ggml-base)
     endif()
     ggufcluster_add_msa()
+    ggufcluster_add_tool_calls()
 endfunction()
 
 # Sparse attention: the builders, the CPU backend in each of its variants, and llama's graph. CUDA sources are globbed.
@@ -74,6 +75,30 @@ function(ggufcluster_add_msa)
             ${PROJECT_SOURCE_DIR}/tests/ggufcluster-msa-agreement.cpp)
         target_link_libraries(ggufcluster-msa-agreement PRIVATE llama)
         target_compile_features(ggufcluster-msa-agreement PRIVATE cxx_std_17)
+    endif()
+endfunction()
+
+# MiniMax-M3's answers: what binds the model, and how its tool calls are read.
+function(ggufcluster_add_tool_calls)
+    if (TARGET llama-common)
+        target_sources(llama-common PRIVATE
+            ${PROJECT_SOURCE_DIR}/common/ggufcluster-argument-type.cpp
+            ${PROJECT_SOURCE_DIR}/common/ggufcluster-call-reader.cpp
+            ${PROJECT_SOURCE_DIR}/common/ggufcluster-minimax-m3.cpp)
+        add_executable(ggufcluster-tool-calls EXCLUDE_FROM_ALL
+            ${PROJECT_SOURCE_DIR}/tests/ggufcluster-tool-calls.cpp)
+        target_link_libraries(ggufcluster-tool-calls PRIVATE llama-common llama)
+        target_compile_features(ggufcluster-tool-calls PRIVATE cxx_std_17)
+    endif()
+    if (TARGET server-context)
+        target_sources(server-context PRIVATE
+            ${PROJECT_SOURCE_DIR}/tools/server/ggufcluster-anthropic.cpp
+            ${PROJECT_SOURCE_DIR}/tools/server/ggufcluster-requests.cpp)
+        add_executable(ggufcluster-dialects EXCLUDE_FROM_ALL
+            ${PROJECT_SOURCE_DIR}/tests/ggufcluster-dialects.cpp)
+        target_include_directories(ggufcluster-dialects PRIVATE ${PROJECT_SOURCE_DIR}/tools/server)
+        target_link_libraries(ggufcluster-dialects PRIVATE server-context)
+        target_compile_features(ggufcluster-dialects PRIVATE cxx_std_17)
     endif()
 endfunction()
 cmake_language(DEFER CALL ggufcluster_extend_targets)

@@ -1,0 +1,68 @@
+// Reads the tool calls that MiniMax-M3 writes:
+//   ]<]minimax[>[<tool_call>
+//   ]<]minimax[>[<invoke name="TOOL">]<]minimax[>[<NAME>VALUE]<]minimax[>[</NAME> ... ]<]minimax[>[</invoke> ...
+//   ]<]minimax[>[</tool_call>
+// A VALUE is text, or elements of the same form: the members of an object, or the items of an array, each named "item".
+#pragma once
+
+#include "ggufcluster-argument-type.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ggufcluster {
+
+constexpr std::string_view CALL_MARK   = "]<]minimax[>[";
+constexpr std::string_view BLOCK_START = "]<]minimax[>[<tool_call>";
+constexpr std::string_view BLOCK_END   = "]<]minimax[>[</tool_call>";
+constexpr std::string_view CALL_START  = "]<]minimax[>[<invoke name=\"";
+constexpr std::string_view CALL_END    = "]<]minimax[>[</invoke>";
+constexpr std::string_view WHITE_SPACE = " \t\r\n";
+
+enum class reading {
+    COMPLETE,
+    UNFINISHED, // more text might complete it
+    MALFORMED,  // no more text can
+};
+
+// The end of `text` that may be the beginning of `marker`.
+size_t begun_marker(std::string_view text, std::string_view marker);
+
+class call_reader {
+public:
+    struct call {
+        std::string name;
+        std::string arguments; // JSON; without its end if the call is unfinished
+    };
+
+    // `tools` is an object: the parameters' schema by a tool's name. It and the text must outlive the reader.
+    call_reader(std::string_view text, const common_json & tools) : text(text), tools(tools) {}
+
+    // Reads one block from `start`. The calls are those that were completed, whatever becomes of the block.
+    reading read_block(size_t start);
+
+    std::vector<call> calls;
+
+    size_t position = 0;  // behind the block; if it is no block, behind the last complete call
+    call   open;          // what was read of an unfinished call; no name if there is none
+
+private:
+    using members = std::vector<std::pair<std::string, std::string>>; // names and JSON
+
+    std::string_view    text;
+    const common_json & tools;
+
+    void    skip_white_space();
+    reading expect(std::string_view literal);
+    reading read_name(char end, std::string & name);
+    reading read_call();
+    reading read_members(const argument_type & type, std::string_view end, int depth, members & out);
+    reading read_member(const argument_type & type, size_t index, int depth, members & out);
+    reading read_value(const argument_type & type, const std::string & end, int depth, std::string & out);
+    reading find_end(std::string_view end, std::string_view & written);
+    reading call_ends_at(size_t at) const;
+};
+
+} // namespace ggufcluster

@@ -1,0 +1,331 @@
+#include "ggufcluster-minimax-m3.h"
+
+#include "chat-peg-parser.h"
+#include "ggufcluster-call-reader.h"
+#include "parsers/parsers.h"
+
+#include <variant>
+
+using ggufcluster::begun_marker;
+using ggufcluster::reading;
+using ggufcluster::BLOCK_END;
+using ggufcluster::BLOCK_START;
+using ggufcluster::CALL_MARK;
+using ggufcluster::CALL_START;
+using ggufcluster::WHITE_SPACE;
+
+static const std::string THINK_START = "<mm:think>";
+static const std::string THINK_END   = "</mm:think>";
+static const std::string FENCE       = "```";
+static const std::string JSON_FENCE  = "```json";
+
+// The name of the one rule by which the reader's settings travel to where answers are read.
+static const std::string SETTINGS_RULE = "ggufcluster-minimax-m3";
+
+//
+// While the model writes
+//
+
+static bool may_call(const autoparser::generation_params & inputs) {
+    return inputs.tools.is_array() && !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+}
+
+static bool must_call(const autoparser::generation_params & inputs) {
+    return may_call(inputs) && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+}
+
+static json settings_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
+    json tools = json::object();
+    if (may_call(inputs)) {
+        foreach_function(inputs.tools, [&](const json & tool) {
+            const auto & function = tool.at("function");
+            tools[function.at("name").get<std::string>()] = common_chat_tool_parameters(function);
+        });
+    }
+    return {
+        // Thinking that the template has opened or closed is read like the model's own.
+        { "prompt",    generation_prompt.substr(0, generation_prompt.find(THINK_START))   },
+        { "reasoning", inputs.reasoning_format != COMMON_REASONING_FORMAT_NONE            },
+        { "calls",     may_call(inputs)                                                   },
+        { "parallel",  inputs.parallel_tool_calls                                         },
+        { "json",      inputs.json_schema.is_object() && !must_call(inputs)               },
+        { "tools",     tools                                                              },
+    };
+}
+
+// Up to the name of a tool that was offered, and nothing of what follows.
+static common_peg_parser begun_call(common_chat_peg_builder & p, const json & tools) {
+    auto name = p.choice();
+    foreach_function(tools, [&](const json & tool) {
+        name |= p.literal(tool.at("function").at("name").get<std::string>() + "\">");
+    });
+    const std::string block(BLOCK_START);
+    return p.ac(p.until(block) + p.literal(block), block) + p.space() + p.literal(std::string(CALL_START)) + name + p.rest();
+}
+
+static common_peg_parser json_answer(common_chat_peg_builder & p, const autoparser::generation_params & inputs) {
+    auto answer = p.rule("response-format", p.schema(p.json(), "response-format-schema", inputs.json_schema));
+    auto either = p.choice({
+        p.literal(JSON_FENCE) + p.space() + answer + p.space() + p.literal(FENCE),
+        answer,
+    });
+    if (may_call(inputs)) {
+        either |= p.literal(std::string(BLOCK_START)) + p.rest();
+    }
+    return p.space() + either + p.space();
+}
+
+static std::string grammar_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
+    if (!must_call(inputs) && !inputs.json_schema.is_object()) {
+        return "";
+    }
+    const auto parser = build_chat_peg_parser([&](common_chat_peg_builder & p) {
+        auto thought = p.optional(p.choice({
+            p.literal(THINK_START) + p.ac(p.until(THINK_END) + p.literal(THINK_END), THINK_END),
+            p.literal(THINK_END),
+        }));
+        return p.prefix(generation_prompt, THINK_START) + thought +
+            (must_call(inputs) ? begun_call(p, inputs.tools) : json_answer(p, inputs));
+    });
+    return build_grammar([&](const common_grammar_builder & builder) { parser.build_grammar(builder); });
+}
+
+static void continue_message(common_chat_params & data, const autoparser::generation_params & inputs) {
+    const auto & msg = inputs.continue_msg;
+    data.generation_prompt = data.generation_prompt.substr(0, data.generation_prompt.find(THINK_START));
+    if (string_ends_with(data.generation_prompt, THINK_END)) {
+        data.generation_prompt.erase(data.generation_prompt.size() - THINK_END.size());
+    }
+    data.generation_prompt += THINK_START + msg.reasoning_content;
+    if (inputs.continue_final_message == COMMON_CHAT_CONTINUATION_CONTENT) {
+        data.generation_prompt += THINK_END + msg.render_content();
+    }
+    data.prompt += data.generation_prompt;
+}
+
+common_chat_params ggufcluster_minimax_m3_params(const common_chat_template & tmpl, const autoparser::generation_params & inputs) {
+    common_chat_params data;
+    data.prompt             = common_chat_template_direct_apply_impl(tmpl, inputs);
+    data.generation_prompt  = common_chat_template_generation_prompt_impl(tmpl, inputs);
+    data.format             = COMMON_CHAT_FORMAT_PEG_MINIMAX_M3;
+    data.supports_thinking  = true;
+    data.thinking_start_tag = THINK_START;
+    data.thinking_end_tags  = { THINK_END };
+    data.preserved_tokens   = { std::string(CALL_MARK), "<tool_call>", "</tool_call>", THINK_START, THINK_END };
+    data.message_delimiters = {
+        { COMMON_CHAT_ROLE_ASSISTANT, "]~b]ai"        },
+        { COMMON_CHAT_ROLE_USER,      "]~b]user"      },
+        { COMMON_CHAT_ROLE_TOOL,      "]~b]tool"      },
+        { COMMON_CHAT_ROLE_SYSTEM,    "]~b]developer" },
+        { COMMON_CHAT_ROLE_SYSTEM,    "]~b]system"    },
+    };
+    if (inputs.has_continuation()) {
+        continue_message(data, inputs);
+    }
+    const json settings = settings_of(inputs, data.generation_prompt);
+    data.parser  = build_chat_peg_parser([&](common_chat_peg_builder & p) {
+        return p.rule(SETTINGS_RULE, p.literal(settings.dump()));
+    }).save();
+    data.grammar = grammar_of(inputs, data.generation_prompt);
+    return data;
+}
+
+//
+// What it wrote
+//
+
+namespace {
+
+class message_reader {
+public:
+    message_reader(std::string_view text, const json & settings, bool is_partial, bool cut)
+        : rest(text), settings(settings), is_partial(is_partial), cut(cut) {
+        msg.role = "assistant";
+    }
+
+    common_chat_msg read();
+
+private:
+    std::string_view rest;
+    const json &     settings;
+    const bool       is_partial;
+    const bool       cut;
+    common_chat_msg  msg;
+    bool             at_edge = true; // no word of content yet, or none since the last call
+    std::string      edge;           // white space there, which is nothing unless a word follows
+
+    bool is_set(const char * name) const { return settings.at(name).get<bool>(); }
+
+    bool read_thinking();
+    bool begins_with_block() const;
+    void read_json();
+    void read_content();
+    bool read_block();
+    void end_in_block(const ggufcluster::call_reader & reader);
+    void add_calls(const std::vector<ggufcluster::call_reader::call> & calls);
+    void add_content(std::string_view text);
+    std::string_view without_begun(std::string_view text, std::string_view marker) const;
+};
+
+} // namespace
+
+// What may become a marker is kept back while the model writes.
+std::string_view message_reader::without_begun(std::string_view text, std::string_view marker) const {
+    return is_partial ? text.substr(0, text.size() - begun_marker(text, marker)) : text;
+}
+
+common_chat_msg message_reader::read() {
+    if (read_thinking()) {
+        if (is_set("json") && !(is_set("calls") && begins_with_block())) {
+            read_json();
+        } else if (is_set("calls")) {
+            read_content();
+        } else {
+            add_content(rest);
+        }
+    }
+    if (!is_partial && msg.tool_calls.empty()) {
+        msg.content += edge;
+    }
+    return msg;
+}
+
+// Whether the thinking is over.
+bool message_reader::read_thinking() {
+    const std::string_view text = rest.substr(std::min(rest.find_first_not_of(WHITE_SPACE), rest.size()));
+    if (is_partial && (begun_marker(text, THINK_START) == text.size() || begun_marker(text, THINK_END) == text.size())) {
+        return false;
+    }
+    if (string_starts_with(text, THINK_END)) {
+        rest = text.substr(THINK_END.size());
+    }
+    if (!string_starts_with(text, THINK_START)) {
+        return true;
+    }
+    const size_t end    = text.find(THINK_END);
+    const bool   closed = end != text.npos;
+    if (is_set("reasoning")) {
+        const std::string_view thought = text.substr(0, end).substr(THINK_START.size());
+        const size_t           start   = std::min(thought.find_first_not_of(WHITE_SPACE), thought.size());
+        msg.reasoning_content = closed ? thought.substr(start) : without_begun(thought.substr(start), THINK_END);
+    } else {
+        add_content(closed ? text.substr(0, end + THINK_END.size()) : without_begun(text, THINK_END));
+    }
+    rest = closed ? text.substr(end + THINK_END.size()) : "";
+    return closed;
+}
+
+// Or may yet.
+bool message_reader::begins_with_block() const {
+    const std::string_view text = rest.substr(std::min(rest.find_first_not_of(WHITE_SPACE), rest.size()));
+    return string_starts_with(text, BLOCK_START) || (is_partial && begun_marker(text, BLOCK_START) == text.size());
+}
+
+// A fence round the answer is taken off.
+void message_reader::read_json() {
+    std::string_view text = rest.substr(std::min(rest.find_first_not_of(WHITE_SPACE), rest.size()));
+    if (is_partial && begun_marker(text, JSON_FENCE) == text.size()) {
+        return;
+    }
+    if (string_starts_with(text, FENCE)) {
+        text.remove_prefix(string_starts_with(text, JSON_FENCE) ? JSON_FENCE.size() : FENCE.size());
+        text = text.substr(std::min(text.find_first_not_of(WHITE_SPACE), text.size()));
+        text = text.substr(0, text.find_last_not_of(" \t\r\n`") + 1);
+    }
+    add_content(text);
+}
+
+void message_reader::read_content() {
+    for (size_t start; (start = rest.find(BLOCK_START)) != rest.npos;) {
+        add_content(rest.substr(0, start));
+        rest.remove_prefix(start);
+        if (!read_block()) {
+            return;
+        }
+    }
+    add_content(without_begun(rest, BLOCK_START));
+}
+
+// Whether anything is left to read.
+bool message_reader::read_block() {
+    ggufcluster::call_reader reader(rest, settings.at("tools"));
+    const reading            state = reader.read_block(0);
+    add_calls(reader.calls);
+    if (state == reading::UNFINISHED) {
+        if (!is_partial) {
+            end_in_block(reader);
+        }
+        return false;
+    }
+    if (reader.position == 0) { // no call of it could be read
+        add_content(BLOCK_START);
+        reader.position = BLOCK_START.size();
+    }
+    rest.remove_prefix(reader.position);
+    return true;
+}
+
+void message_reader::end_in_block(const ggufcluster::call_reader & reader) {
+    if (cut && !reader.open.name.empty()) {
+        add_calls({ reader.open });
+        return;
+    }
+    const std::string_view left  = rest.substr(reader.position);
+    const std::string_view words = left.substr(std::min(left.find_first_not_of(WHITE_SPACE), left.size()));
+    if (!cut || begun_marker(words, BLOCK_END) != words.size()) {
+        add_content(left);
+    }
+}
+
+void message_reader::add_calls(const std::vector<ggufcluster::call_reader::call> & calls) {
+    for (const auto & call : calls) {
+        if (msg.tool_calls.empty() || is_set("parallel")) {
+            msg.tool_calls.push_back({ call.name, call.arguments, "" });
+        }
+        at_edge = true;
+        edge.clear();
+    }
+}
+
+void message_reader::add_content(std::string_view text) {
+    if (at_edge) {
+        const size_t start = std::min(text.find_first_not_of(WHITE_SPACE), text.size());
+        edge += text.substr(0, start);
+        text.remove_prefix(start);
+        if (text.empty()) {
+            return;
+        }
+        msg.content += edge;
+        edge.clear();
+        at_edge = false;
+    }
+    msg.content += text;
+}
+
+// A stream is read again for each of its tokens, and the schemas of an agent's tools are long.
+static const json & parsed_settings(const std::string & text) {
+    static thread_local std::string last;
+    static thread_local json        settings;
+    if (text != last) {
+        settings = json::parse(text);
+        last     = text;
+    }
+    return settings;
+}
+
+std::optional<common_chat_msg> ggufcluster_minimax_m3_read(
+        const common_peg_arena & parser, const std::string & input, bool is_partial, const common_chat_parser_params & params) {
+    if (!parser.has_rule(SETTINGS_RULE)) {
+        return std::nullopt;
+    }
+    const auto & rule     = std::get<common_peg_rule_parser>(parser.get(parser.get_rule(SETTINGS_RULE)));
+    const json & settings = parsed_settings(std::get<common_peg_literal_parser>(parser.get(rule.child)).literal);
+    const std::string written = params.generation_prompt + input;
+    const std::string prompt  = settings.at("prompt");
+
+    std::string_view text = written;
+    if (string_starts_with(text, prompt)) {
+        text.remove_prefix(prompt.size());
+    }
+    return message_reader(text, settings, is_partial, params.cut).read();
+}
