@@ -104,6 +104,7 @@ def test_a_question_that_was_stopped_before_its_answer_is_taken_back(tmp_path: P
         screen.expect("the question is taken back")
         screen.expect("> ")
         screen.type("half a li")
+        screen.expect("half a li")
         screen.stop()
         screen.expect("Ctrl-D leaves")
         screen.line("second")
