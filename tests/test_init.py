@@ -28,3 +28,11 @@ def test_the_package_runs_as_a_module() -> None:
 def test_the_package_says_that_it_is_typed() -> None:
     """Type checkers of users find the marker file."""
     assert Path(ggufcluster.__file__).with_name("py.typed").exists()
+
+
+def test_the_reference_is_in_step_with_the_docstrings() -> None:
+    """docs/reference.md is what scripts/reference.py prints."""
+    words = [sys.executable, "scripts/reference.py"]
+    run = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == run.stdout
+    assert "### `Llama.__init__()`" in run.stdout
