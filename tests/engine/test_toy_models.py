@@ -254,6 +254,17 @@ def test_a_tool_result_is_followed_by_the_final_answer(reciter: Server) -> None:
     assert not choice["message"].get("tool_calls")
 
 
+def test_an_image_is_left_out_with_a_note_where_no_vision_is_loaded(reciter: Server) -> None:
+    """A request with a picture is answered, and the model reads that one was left out."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    parts = [picture, {"type": "text", "text": "What is the weather in Paris?"}]
+    message = {"role": "user", "content": parts}
+    body = {"messages": [message], "tools": [WEATHER_TOOL]}
+    prompt = json.loads(reciter.post("/apply-template", body))["prompt"]
+    assert "[An image was left out: no vision is loaded.]" in prompt
+    assert_is_the_default_call(reciter.chat([message], tools=[WEATHER_TOOL]))
+
+
 def test_a_new_question_after_an_answer_starts_over(reciter: Server) -> None:
     """The last message decides: a user's new question gets the call again."""
     history = [*QUESTION, {"role": "assistant", "content": "It rains."}]

@@ -144,7 +144,14 @@ static void test_chat_requests() {
     is(body.at("chat_template_kwargs"), R"({"enable_thinking": true})", "the template's own arguments go first");
 }
 
+static void test_images() {
+    json part = json::parse(R"({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})");
+    ggufcluster_leave_image_out(part);
+    is(part, R"({"type": "text", "text": "[An image was left out: no vision is loaded.]"})", "an image without vision");
+}
+
 int main() {
+    test_images();
     test_streams();
     test_arguments();
     test_anthropic_requests();

@@ -56,6 +56,11 @@ static json tool_named(const json & body, const std::string & name) {
     throw std::invalid_argument("tool_choice names the tool '" + name + "', which this request does not offer");
 }
 
+void ggufcluster_leave_image_out(json & part) {
+    SRV_WRN("%s\n", "an image was left out: no vision is loaded");
+    part = json{ { "type", "text" }, { "text", "[An image was left out: no vision is loaded.]" } };
+}
+
 void ggufcluster_map_chat_request(json & body) {
     const json choice = object_in(body, "tool_choice");
     if (!choice.empty()) {

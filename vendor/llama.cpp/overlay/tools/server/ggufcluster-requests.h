@@ -7,6 +7,9 @@
 // of one tool or of none, and one call at a time.
 void ggufcluster_map_anthropic_request(const json & request, json & body);
 
+// To be called with an image of a message where no vision is loaded: words take its place, so that a conversation goes on.
+void ggufcluster_leave_image_out(json & part);
+
 // To be called with a chat completion request before it is read: a choice of some of the tools leaves those only, and
 // enable_thinking reaches the template. Throws std::invalid_argument if a chosen tool is not offered.
 void ggufcluster_map_chat_request(json & body);
