@@ -221,6 +221,7 @@ def test_a_file_downloaded_in_one_run_is_read_once(
         return count
 
     server.publish(REPO, {"m-Q8_0.gguf": content(900_000)})
+    server.bucket.rate = 1e6  # so that there is something to hash before all has come
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartialFile, "read", counted)
         downloader.run()
