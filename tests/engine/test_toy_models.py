@@ -318,6 +318,30 @@ def test_own_scripts_with_nested_arguments(engine: Engine, tmp_path: Path) -> No
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == arguments
 
 
+def test_two_calls_get_two_results_and_an_error_is_one_of_them(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """The server's own message goes back with a result for each call, and the model answers."""
+    calls = [tool_call("get_weather", {"city": city, "days": 2}) for city in ("Paris", "Atlantis")]
+    lines = conversation(thought("Two cities.", "\n".join(calls)), "Paris: rain. Atlantis: none.")
+    with serving(engine, reciting(tmp_path, lines), *SPARSE, *SAMPLED) as server:
+        first = server.chat(QUESTION, tools=[WEATHER_TOOL])["message"]
+        texts = ["rain", "error: no such city"]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": text}
+            for call, text in zip(first["tool_calls"], texts, strict=True)
+        ]
+        history = [*QUESTION, first, *results]
+        body = {"messages": history, "tools": [WEATHER_TOOL]}
+        prompt = json.loads(server.post("/apply-template", body))["prompt"]
+        last = server.chat(history, tools=[WEATHER_TOOL])["message"]
+    arguments = [json.loads(call["function"]["arguments"]) for call in first["tool_calls"]]
+    assert [each["city"] for each in arguments] == ["Paris", "Atlantis"]
+    assert -1 < prompt.find("rain") < prompt.find("error: no such city")
+    assert last["content"] == "Paris: rain. Atlantis: none."
+    assert not last.get("tool_calls")
+
+
 def test_layers_split_over_two_workers_give_the_same_answers(
     engine: Engine, models: dict[str, Path], tmp_path: Path
 ) -> None:
