@@ -48,9 +48,7 @@ def up(
     jobs: options.Jobs = None,
     source: options.Source = None,
     accept_new_host_keys: options.AcceptKeys = None,
-    allow_public: Annotated[
-        bool | None, typer.Option("--allow-public", help="Allow a worker on a public address.")
-    ] = None,
+    allow_public: options.AllowPublic = None,
     drop_caches: Annotated[
         bool | None, typer.Option("--drop-caches", help="Free the page cache on every node.")
     ] = None,

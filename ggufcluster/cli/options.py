@@ -41,6 +41,9 @@ AcceptKeys = Annotated[
     bool | None,
     typer.Option("--accept-new-host-keys", help="Add unknown SSH host keys to known_hosts."),
 ]
+AllowPublic = Annotated[
+    bool | None, typer.Option("--allow-public", help="Allow a worker on a public address.")
+]
 Backend = Annotated[str | None, typer.Option(metavar="auto|cpu|cuda", help="What to build for.")]
 Arch = Annotated[
     list[str] | None,

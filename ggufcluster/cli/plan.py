@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -29,9 +29,7 @@ def plan(
     msa: options.Msa = None,
     backend: options.Backend = None,
     accept_new_host_keys: options.AcceptKeys = None,
-    allow_public: Annotated[
-        bool | None, typer.Option("--allow-public", help="Allow a worker on a public address.")
-    ] = None,
+    allow_public: options.AllowPublic = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

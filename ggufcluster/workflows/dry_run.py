@@ -16,9 +16,7 @@ from ggufcluster.workflows.build import (
     probe_host,
 )
 from ggufcluster.workflows.choose_template import choose_template
-from ggufcluster.workflows.machines import survey
-from ggufcluster.workflows.models import find_model, read_model
-from ggufcluster.workflows.planning import plan_for_hosts
+from ggufcluster.workflows.planning import look_at_head, plan_for_hosts
 from ggufcluster.workflows.source import locate_source, read_vendor, source_fingerprint
 
 if TYPE_CHECKING:
@@ -49,18 +47,18 @@ def dry_run(
     Raises:
         GgufClusterError: Whatever would stop `up` before it starts anything.
     """
-    head = survey(seams.local)
-    path = find_model(wish.model, Path(head.paths.models))
+    view = look_at_head(seams, wish)
+    head = view.machine
     template = yield from choose_template(
         wish,
-        read_model(path).template,
-        path,
+        view.model.template,
+        view.path,
         remote=head.remote,
         state=Path(head.paths.state),
         write=False,
     )
     plan, planned = plan_for_hosts(
-        seams, replace(wish, template=template.file), backend=request.backend
+        seams, replace(wish, template=template.file), view, backend=request.backend
     )
     result = []
     for worker in planned:

@@ -28,6 +28,7 @@ from ggufcluster.workflows.models import find_model, read_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ggufcluster.core.model import ModelFacts
     from ggufcluster.core.wish import Wish
     from ggufcluster.core.worker_address import WorkerAddress
     from ggufcluster.workflows.machines import Machine
@@ -77,6 +78,15 @@ class ExpectedWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadView:
+    """This machine as the head, and the model that it would serve."""
+
+    machine: Machine
+    path: Path
+    model: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """A plan for hosts as they are now.
 
@@ -103,7 +113,7 @@ def outlook(seams: Seams, wish: Wish, *, backend: Backend | None) -> Workflow[Ou
         GgufClusterError: Whatever would stop `up` before it starts anything.
     """
     yield Started("Looking at the hosts")
-    plan, found = plan_for_hosts(seams, wish, backend=backend)
+    plan, found = plan_for_hosts(seams, wish, look_at_head(seams, wish), backend=backend)
     yield Finished("Looking at the hosts")
     yield Started("Trying other caches")
     largest = {
@@ -118,8 +128,15 @@ def outlook(seams: Seams, wish: Wish, *, backend: Backend | None) -> Workflow[Ou
     return Outlook(plan, tuple(found), expect(plan, links=links), largest)
 
 
+def look_at_head(seams: Seams, wish: Wish) -> HeadView:
+    """Return this machine and the model that is wished for; raises `ModelFileError`."""
+    head = survey(seams.local)
+    path = find_model(wish.model, Path(head.paths.models))
+    return HeadView(head, path, read_model(path))
+
+
 def plan_for_hosts(
-    seams: Seams, wish: Wish, *, backend: Backend | None
+    seams: Seams, wish: Wish, view: HeadView, *, backend: Backend | None
 ) -> tuple[Plan, list[ExpectedWorker]]:
     """Return the plan for what the hosts show now, and the workers that it would use.
 
@@ -128,9 +145,7 @@ def plan_for_hosts(
     Raises:
         GgufClusterError: A host cannot be reached, or the model is not there or does not fit.
     """
-    head = survey(seams.local)
-    path = find_model(wish.model, Path(head.paths.models))
-    model = read_model(path)
+    head = view.machine
     found = _expected_workers(seams, head, wish)
     devices = worker_devices([worker.memory(backend) for worker in found])
     # Workers on this machine already offer its GPUs; their memory must not count twice.
@@ -138,8 +153,8 @@ def plan_for_hosts(
         devices += _own_gpus(head)
     plan = make_plan(
         wish,
-        model,
-        PurePosixPath(path),
+        view.model,
+        PurePosixPath(view.path),
         devices=devices,
         endpoints=[worker.endpoint for worker in found],
         head=head_cpu(head.facts),
