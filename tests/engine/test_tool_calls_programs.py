@@ -28,5 +28,6 @@ def test_the_program_finds_nothing_wrong(engine: Engine, program: str, fewest: i
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    # The engine's log, which may warn of what a case is about, shares stderr with the failures.
+    assert done.returncode == 0, done.stderr
     assert done.stdout.count("ok ") >= fewest
