@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,31 @@ from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.toy import write_toys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ggufcluster.core.engine import Engine
 
 # Taken before any test changes the environment: the engine's cache outlives the tests.
 _REAL_ENVIRONMENT = dict(os.environ)
+
+
+# Started in the background or under nohup, we would ignore these, and every program that we start
+# with us. TERM unwinds like Ctrl-C: fixtures then end what they started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+_SIGNALS = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+@pytest.fixture(autouse=True)
+def _same_signals_after() -> Iterator[None]:
+    """Undo what a command that ran in this process did to its signals: children inherit that."""
+    yield
+    for number, handler in _SIGNALS.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

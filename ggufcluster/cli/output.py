@@ -66,6 +66,13 @@ class Output:
                     sink.show(next(workflow))
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except Exception:
+                raise
+            except BaseException as stop:
+                # Ctrl-C comes while we print as well: the workflow then says all the same on the
+                # way up what it keeps. One that raised it itself has ended, and passes it on.
+                workflow.throw(stop)
+                raise
 
     def data(self, value: dict[str, Any] | list[Any]) -> None:
         """Print a value as JSON."""

@@ -44,7 +44,9 @@ setsid sh -c '
   exec "$@"
 ' sh "$@" < /dev/null >> "$run/log" 2>&1 &
 i=0
-while [ ! -s "$run/pid" ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i + 1)); done
+while [ ! -s "$run/pid" ] && [ -d "/proc/$!" ] && [ $i -lt 1200 ]; do
+  sleep 0.05; i=$((i + 1))
+done
 cat "$run/pid"
 """
 

@@ -138,12 +138,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, data: memoryview) -> None:
         own = Bucket(self.hub.connection_rate)
         chunk = min(self.hub.bucket.piece(_CHUNK), own.piece(_CHUNK))
-        for offset in range(0, len(data), chunk):
-            piece = data[offset : offset + chunk]
-            own.take(len(piece))
-            self.hub.bucket.take(len(piece))
-            self.connection.sendall(piece)
-            self.hub.count(len(piece))
+        while data and (count := self.hub.admit(min(chunk, len(data)))):
+            own.take(count)
+            self.hub.bucket.take(count)
+            self.connection.sendall(data[:count])
+            self.hub.sent_at = time.time()
+            data = data[count:]
 
 
 class HubHandler(_Handler):

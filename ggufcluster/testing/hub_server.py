@@ -114,6 +114,8 @@ class HubServer:
         self._commits: dict[tuple[str, str], dict[str, Published]] = {}
         self._lock = threading.Lock()
         self.stopped = threading.Event()
+        self._may_send: int | None = None
+        self._gate = threading.Condition(self._lock)
         self._servers = [_Server(HubHandler, self), _Server(FileHandler, self)]
         self._threads = [
             threading.Thread(target=s.serve_forever, args=(_POLL,)) for s in self._servers
@@ -223,11 +225,30 @@ class HubServer:
                     return fault
         return None
 
-    def count(self, sent: int) -> None:
-        """Add to the bytes served."""
-        with self._lock:
-            self.served += sent
-            self.sent_at = time.time()
+    def hold(self, count: int) -> None:
+        """Send at most `count` more bytes of bodies, then fall silent until `release`."""
+        with self._gate:
+            self._may_send = count
+
+    def release(self) -> None:
+        """Send on after a `hold`."""
+        with self._gate:
+            self._may_send = None
+            self._gate.notify_all()
+
+    def admit(self, count: int) -> int:
+        """Return how many of `count` bytes to send now, counted as served; 0 once it stops."""
+        with self._gate:
+            while self._may_send == 0 and not self.stopped.is_set():
+                self._gate.wait(_POLL)
+            if self.stopped.is_set():
+                return 0
+            if self._may_send is not None:
+                count = min(count, self._may_send)
+                self._may_send -= count
+            # Before they are sent: a client may have them before we come to count.
+            self.served += count
+        return count
 
 
 class _Server(ThreadingHTTPServer):

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ggufcluster.core.command import Command
     from ggufcluster.core.managed_process import OwnedProcess, ProcessState
 
-_SHORT = 15.0
+# A command of a moment; a host that builds an engine beside it may take its time.
+_SHORT = 60.0
+_START_SECONDS = 90.0  # the command itself waits a minute for the process to name itself
 _GRACE_SECONDS = 10
 _TRIES = 3
 
@@ -22,7 +24,7 @@ _TRIES = 3
 def start(remote: Remote, run: str, program: Command, *, owner: str) -> int:
     """Start a program in its run folder and return its pid."""
     start_command = managed_process.start_command(PurePosixPath(run), owner, program)
-    return managed_process.parse_pid(remote.run(start_command, timeout=_SHORT).stdout)
+    return managed_process.parse_pid(remote.run(start_command, timeout=_START_SECONDS).stdout)
 
 
 def inspect(remote: Remote, run: str) -> ProcessState:

@@ -8,19 +8,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.ssh import SshRemote
 from ggufcluster.core.command import command
 from ggufcluster.core.known_hosts import known_name
 from ggufcluster.core.ssh_config import SshTarget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import PATIENCE, wait_for
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -155,28 +151,7 @@ class SshServer:
 def say_hello(target: SshTarget, *, accept_new: bool = False, wait: float = 10.0) -> str:
     """Connect, run one command and return what it printed."""
     with closing(SshRemote(target, accept_new_host_keys=accept_new, wait=wait)) as remote:
-        return remote.run(command("echo", "hello"), timeout=20).stdout
-
-
-def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = 10.0) -> None:
-    """Wait until a condition holds; fail the test if it never does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended."""
-    return not is_alive(pid)
+        return remote.run(command("echo", "hello"), timeout=PATIENCE).stdout
 
 
 def _listens(port: int) -> bool:

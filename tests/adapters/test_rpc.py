@@ -13,6 +13,7 @@ import pytest
 from ggufcluster.adapters.rpc import DeviceMemory, RpcClient, measure_link, probe_worker
 from ggufcluster.core import rpc_wire
 from ggufcluster.errors import WorkerFingerprintError, WorkerNotReadyError
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 OURS = "0123456789abcdef"
 GIB = 1 << 30
-# Long enough for a busy machine, and only ever waited for by the silent worker.
-PATIENCE = 5.0
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from ggufcluster.core.engine import Engine
 
@@ -91,7 +93,7 @@ class Programs:
             env=self.env | env,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=2 * PATIENCE,
             check=False,
             cwd=self.folder,
         )

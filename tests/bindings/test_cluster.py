@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -186,8 +187,11 @@ def test_a_cancelled_up_undoes_what_it_began() -> None:
     Slow.said.clear()
 
     async def work() -> bool:
-        task = asyncio.create_task(Slow.up_async(ctx=2000))
-        await asyncio.sleep(0.05)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        tell = partial(loop.call_soon_threadsafe, begun.set)
+        task = asyncio.create_task(Slow.up_async(ctx=200_000, on_event=lambda _event: tell()))
+        await begun.wait()
         task.cancel()
         ended = await asyncio.gather(task, return_exceptions=True)
         return isinstance(ended[0], asyncio.CancelledError)

@@ -53,15 +53,6 @@ def _clean_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def _same_signals_after() -> object:
-    """Put back the signal handlers that a run sets."""
-    before = {number: signal.getsignal(number) for number in module._ENDINGS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     """Run the command line in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["ggufcluster", *words])

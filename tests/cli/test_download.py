@@ -7,18 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import ggufcluster
+from ggufcluster.adapters.partial_file import read_note
 from ggufcluster.testing import Fault, HubServer
+from tests.waiting import PATIENCE, wait_for
 from tests.workflows.downloads import REPO, content, hashes, shards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(ggufcluster.__file__).parents[1]
 
@@ -52,8 +53,20 @@ def start(server: HubServer, folder: Path, *words: str, **env: str) -> subproces
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for the end; return exit code, stdout and stderr."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
+
+
+def told(progress: Iterable[str]) -> Iterator[int]:
+    """Yield how many bytes have come, as the lines of --json tell it."""
+    events = (json.loads(line) for line in progress)
+    return (e["done"] for e in events if e["event"] == "progress" and e["label"] == "download")
+
+
+def noted(partial: Path) -> int:
+    """Return how many bytes are noted to be safe on disk."""
+    note = read_note(partial)
+    return sum(end - start for start, end in note.done) if note else 0
 
 
 def test_a_model_lands_where_up_looks_for_it(server: HubServer, tmp_path: Path) -> None:
@@ -81,23 +94,22 @@ def test_ctrl_c_keeps_what_came(server: HubServer, tmp_path: Path) -> None:
     """It ends soon with 130, says what is kept, and the next run goes on from there."""
     data = content(3_000_000)
     server.publish(REPO, {"m-Q8_0.gguf": data})
-    server.bucket.rate = 5e5
-    process = start(server, tmp_path, REPO, "--dir", "models", "--parts", "3")
-    while server.served < 1_000_000:
-        time.sleep(0.05)
+    server.hold(1_000_000)
+    words = (REPO, "--dir", "models", "--json")
+    process = start(server, tmp_path, *words, "--parts", "3")
+    assert process.stderr is not None
+    assert next(done for done in told(process.stderr) if done >= 1_000_000) == 1_000_000
     process.send_signal(signal.SIGINT)
     code, _out, err = finish(process)
     assert code == 130
     assert "are kept; repeated, it goes on from there" in err
     assert list((tmp_path / "models").glob("*.gguf")) == []
-    server.bucket.rate = None
-    served = server.served
+    server.release()
 
-    code, out, err = finish(start(server, tmp_path, REPO, "--dir", "models", "--json"))
+    code, out, err = finish(start(server, tmp_path, *words))
 
     assert code == 0, err
-    assert server.served - served < 2_300_000
-    assert json.loads(out)["fetched_bytes"] < 2_300_000
+    assert json.loads(out)["fetched_bytes"] == 2_000_000
     assert (tmp_path / "models" / "m-Q8_0.gguf").read_bytes() == data
 
 
@@ -105,19 +117,19 @@ def test_a_killed_download_goes_on(server: HubServer, tmp_path: Path) -> None:
     """After SIGKILL what was noted on disk is used, and the result is right."""
     data = content(60_000_000)
     server.publish(REPO, {"m-Q8_0.gguf": data})
-    server.bucket.rate = 1e7
+    server.hold(45_000_000)
     process = start(server, tmp_path, REPO, "--dir", "models")
-    while server.served < 45_000_000:
-        time.sleep(0.05)
+    partial = tmp_path / "models" / ".ggufcluster" / "m-Q8_0.gguf.partial"
+    wait_for(lambda: noted(partial) >= 30_000_000, what="the note")
     process.kill()
     finish(process)
-    server.bucket.rate = None
+    kept = noted(partial)
+    server.release()
 
     code, out, err = finish(start(server, tmp_path, REPO, "--dir", "models", "--json"))
 
     assert code == 0, err
-    # Noted soon after an eighth of a part of 64 MiB had come.
-    assert json.loads(out)["fetched_bytes"] < 60_000_000 - 45_000_000 + (16 << 20) + 5_000_000
+    assert json.loads(out)["fetched_bytes"] == 60_000_000 - kept
     assert (tmp_path / "models" / "m-Q8_0.gguf").read_bytes() == data
 
 

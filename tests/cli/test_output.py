@@ -167,6 +167,25 @@ def test_an_interrupted_workflow_can_clean_up() -> None:
     assert closed == [True]
 
 
+def test_a_stop_while_printing_reaches_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while an event is shown is the workflow's to deal with, as one inside it would be."""
+
+    def steps() -> Workflow[None]:
+        try:
+            yield Note("x")
+        except BaseException as error:
+            error.add_note("kept")
+            raise
+
+    def stop(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_show_line", stop)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Output().follow(steps())
+    assert caught.value.__notes__ == ["kept"]
+
+
 def test_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """No text is taken for markup or an emoji's name, wherever it stands, and none is wrapped."""
     output = Output()

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ggufcluster import resources
 from ggufcluster.core.toy import RECITE_NAME
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.workflows.toy import write_toys
+from tests.waiting import PATIENCE, is_gone, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ class Cli:
             env=self.env | env,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=2 * PATIENCE,
             check=False,
         )
 
@@ -118,7 +119,7 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     base = json.loads(up.stdout)["base_url"]
     pids = cli.pids()
 
-    answer = httpx.post(f"{base}/chat/completions", json=_QUESTION, timeout=60).json()
+    answer = httpx.post(f"{base}/chat/completions", json=_QUESTION, timeout=PATIENCE).json()
     message = answer["choices"][0]["message"]
     status = cli.run("status", "--json")
     shown = json.loads(status.stdout)
@@ -136,7 +137,7 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     assert "Accepted client connection" in logs.stdout
     assert down.returncode == 0
     assert cli.nothing_left()
-    assert not any(_runs(pid) for pid in pids.values())
+    assert all(is_gone(pid) for pid in pids.values())
 
 
 def test_a_model_without_its_indexer_runs_dense(cli: Cli, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_killed_head_is_taken_down_with_its_workers(cli: Cli, toys: dict[str, Pa
 
     assert down.returncode == 0
     assert cli.nothing_left()
-    assert not any(_runs(pid) for pid in pids.values())
+    assert all(is_gone(pid) for pid in pids.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -216,32 +217,26 @@ def test_interrupted_up_leaves_nothing(
     cli: Cli, toys: dict[str, Path], number: signal.Signals
 ) -> None:
     """An `up` that is cut off while it loads ends everything that it started."""
-    process = cli.start("up", "-w", "local:2", "--model", str(toys["recite"]))
-    _wait_until(lambda: "local-1" in cli.pids())
-    pids = cli.pids()
+    code, stderr, pids = _cut_off(
+        cli, toys["recite"], "local-1", lambda up, _: up.send_signal(number)
+    )
 
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
-
-    assert process.returncode == 130, stderr
+    assert code == 130, stderr
     assert cli.nothing_left()
-    assert not any(_runs(pid) for pid in pids.values())
+    assert all(is_gone(pid) for pid in pids.values())
 
 
 def test_frozen_worker_during_start_is_named(cli: Cli, toys: dict[str, Path]) -> None:
     """A worker frozen while the head loads is named, and nothing is left, frozen ones included."""
-    process = cli.start("up", "-w", "local:2", "--model", str(toys["recite"]))
-    _wait_until(lambda: "local-2" in cli.pids())
-    pid = cli.pids()["local-2"]
-    _signal(pid, signal.SIGSTOP)
+    code, stderr, pids = _cut_off(
+        cli, toys["recite"], "local-2", lambda _, pid: _signal(pid, signal.SIGSTOP)
+    )
 
-    _, stderr = process.communicate(timeout=120)
-
-    assert process.returncode == 33, stderr
+    assert code == 33, stderr
     assert "local-2" in stderr
     assert "frozen" in stderr
     assert cli.nothing_left()
-    assert not _runs(pid)
+    assert all(is_gone(pid) for pid in pids.values())
 
 
 def test_taken_port_is_refused(cli: Cli, toys: dict[str, Path]) -> None:
@@ -323,7 +318,7 @@ def test_api_key_guards_the_head(cli: Cli, toys: dict[str, Path], tmp_path: Path
     )
     url = f"http://127.0.0.1:{cli.port}/v1/chat/completions"
 
-    refused = httpx.post(url, json=_QUESTION, timeout=60)
+    refused = httpx.post(url, json=_QUESTION, timeout=PATIENCE)
     status = cli.run("status", "--json")
 
     assert up.returncode == 0, up.stderr
@@ -333,21 +328,30 @@ def test_api_key_guards_the_head(cli: Cli, toys: dict[str, Path], tmp_path: Path
     assert cli.run("down").returncode == 0
 
 
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+def _runs_or_ended(cli: Cli, worker: str, up: subprocess.Popen[str]) -> bool:
+    return worker in cli.pids() or up.poll() is not None
+
+
+def _cut_off(
+    cli: Cli, model: Path, worker: str, act: Callable[[subprocess.Popen[str], int], None]
+) -> tuple[int, str, dict[str, int]]:
+    """Start `up` and act as soon as a worker runs; return exit code, stderr and what ran.
+
+    A start that was over before we came to act shows nothing and is done again.
+    """
+    for _ in range(5):
+        up = cli.start("up", "-w", "local:2", "--model", str(model))
+        wait_for(partial(_runs_or_ended, cli, worker, up), what=worker)
+        pids = cli.pids()
+        if up.poll() is None:
+            act(up, pids[worker])
+        _, stderr = up.communicate(timeout=PATIENCE)
+        if up.returncode != 0:
+            return up.returncode, stderr, pids
+        cli.run("down")
+    raise AssertionError("`up` was done before it could be cut off, five times")
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.02)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.adapters.sshd import SSHD, make_key, wait_for
+from tests.adapters.sshd import SSHD, make_key
+from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUMBERS = (1, 2, 3)
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_END_SECONDS = 10.0
 
 _SSHD_CONFIG = """
 Port 22
@@ -122,7 +122,7 @@ class Hosts:
         number: int,
         argv: Sequence[str],
         *,
-        timeout: float = 60.0,
+        timeout: float = PATIENCE,
         env: Mapping[str, str] | None = None,
         check: bool = False,
         input: str | None = None,  # noqa: A002 - the name that subprocess gives it
@@ -314,7 +314,7 @@ def _command_line(pid: int) -> str:
 
 
 def _end_processes_of(namespace: str) -> None:
-    deadline = time.monotonic() + _END_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while (pids := _processes_of(namespace)) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

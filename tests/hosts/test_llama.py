@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.waiting import PATIENCE, wait_for
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -37,7 +39,7 @@ _PROGRAM = """
         tokens = [greedy(near), greedy(far)]
         endpoints = sorted(far._engine.endpoints)
         print("READY", flush=True)
-        lost, deadline = "", time.monotonic() + 60
+        lost, deadline = "", time.monotonic() + 120
         while not lost and time.monotonic() < deadline:
             try:
                 greedy(far)
@@ -67,18 +69,19 @@ def test_two_machines_answer_like_one_and_a_lost_one_is_named(
     assert program.stdout
     try:
         begun = program.stdout.readline()
-        assert begun == "READY\n", begun + program.communicate(timeout=60)[0]
+        assert begun == "READY\n", begun + program.communicate(timeout=PATIENCE)[0]
         for pid, line in hosts.processes(3).items():
             if "ggml-rpc-server" in line:
                 os.kill(pid, signal.SIGKILL)
-        output = program.communicate(timeout=120)[0]
+        output = program.communicate(timeout=2 * PATIENCE)[0]
     finally:
         program.kill()
         program.wait()
-    found = json.loads(output)
+    found = json.loads(output.splitlines()[-1])
 
     assert program.returncode == 0
     assert found["endpoints"] == ["10.20.20.2:50052", "10.20.20.3:50052"]
     assert found["tokens"][0] == found["tokens"][1]
     assert found["lost"] == "10.20.20.3:50052"
-    assert not any(hosts.processes(number) for number in (1, 2, 3))
+    # The SSH servers need a moment to end the sessions of a client that has gone.
+    wait_for(lambda: not any(hosts.processes(number) for number in (1, 2, 3)))

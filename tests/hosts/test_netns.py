@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.adapters.sshd import wait_for
 from tests.hosts.netns import Hosts, obstacle, running_hosts
+from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -25,8 +25,8 @@ from ggufcluster.core.paths import PROBE, paths_from_probe
 from ggufcluster.core.worker_address import parse_worker
 
 remote = SshRemote(find_target(parse_worker(sys.argv[1])), wait=float(sys.argv[2]))
-paths = paths_from_probe(remote.run(script(PROBE), timeout=20).stdout)
-address = remote.run(script("ip -br address show dev eth0; echo $HOME"), timeout=20).stdout
+paths = paths_from_probe(remote.run(script(PROBE), timeout=120).stdout)
+address = remote.run(script("ip -br address show dev eth0; echo $HOME"), timeout=120).stdout
 print(json.dumps({
     "own": remote.own_address, "peer": remote.peer_address, "name": remote.name,
     "cache": str(paths.cache), "state": str(paths.state), "address": address,
@@ -35,7 +35,7 @@ remote.close()
 """
 
 
-def visit(hosts: Hosts, start: int, worker: str, *, wait: float = 10.0) -> dict[str, Any]:
+def visit(hosts: Hosts, start: int, worker: str, *, wait: float = 60.0) -> dict[str, Any]:
     """Connect from one host to another and return what is found there."""
     done = hosts.run_in(start, [sys.executable, "-c", VISIT, worker, str(wait)])
     assert done.returncode == 0, done.stderr
@@ -118,7 +118,7 @@ def test_hosts_are_removed_even_on_failure(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fail_among_hosts(tmp_path, running)
 
-    assert [process.wait(timeout=10) for process in running] == [-9]
+    assert [process.wait(PATIENCE) for process in running] == [-9]
     running[0].communicate()
     assert namespaces("ggc-fails") == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.hub import HuggingFaceHub
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from ggufcluster.testing import HubServer
 
 REPO = "me/model"
-# Impatient, and with parts so small that a small file has many.
+# With parts so small that a small file has many.
 POLICY = FetchPolicy(
     connections=4,
     part_bytes=64 << 10,
     least_split=1 << 30,  # parts are fetched once and by one, so that bytes can be counted
     attempts=4,
-    silence=0.6,
-    rate_window=1.0,
     pause=0.02,
 )
+# Connects anew so soon that a busy machine is taken for a silent server now and then.
+IMPATIENT = replace(POLICY, attempts=20, silence=0.6, rate_window=1.0)
 
 
 def content(size: int, *, seed: int = 1) -> bytes:
@@ -85,13 +85,18 @@ class Downloader:
             workflow.close()
 
     def stop_at(self, count: int, **wanted: str) -> int:
-        """Stop as Ctrl-C would once `count` bytes have come; return how many had come."""
+        """Stop as Ctrl-C would once `count` bytes have come; return how many had come.
+
+        The server sends little more than that, so that it is no race.
+        """
+        self.server.hold(count + 10_000)
         hub = HuggingFaceHub(endpoint=self.server.root, token=self.token, cache=self.cache)
         request = DownloadRequest(REPO, self.folder, policy=self.policy, **wanted)  # type: ignore[arg-type]
         workflow = download(request, hub=hub)
         for event in workflow:
             if isinstance(event, Progress) and event.label == "download" and event.done >= count:
                 workflow.close()
+                self.server.release()
                 return event.done
         raise AssertionError("it was done before")
 

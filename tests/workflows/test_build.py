@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ggufcluster.core.recipe import TARGETS
 from ggufcluster.errors import BuildError, ToolchainError
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.events import Event, Note, Progress, Warned, Workflow, drain
+from tests.waiting import is_gone, wait_for
 from tests.workflows.sources import host_paths, make_archive, make_vendor
 from tests.workflows.toolbox import install_tools, use_only
 
@@ -175,18 +175,20 @@ def test_failed_build_is_resumed(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert "resumed" in (bench.cache / "builds" / f"{engine.build_id}.log").read_text()
 
 
+def compilers(bench: Bench) -> list[int]:
+    """Return the process numbers that hanging compilers have written down."""
+    texts = [file.read_text().strip() for file in (bench.cache / "builds").glob("*/*/pid")]
+    return [int(text) for text in texts if text]
+
+
 def hanging(bench: Bench) -> tuple[Workflow[Engine], int]:
     """Run a build until its compiler hangs; return it and the compiler's process number."""
     work = bench.start()
     for event in work:
         if event == Progress("building the cpu engine on this machine", 1, 4):
             break
-    for _ in range(200):
-        for file in (bench.cache / "builds").glob("*/*/pid"):
-            if text := file.read_text().strip():
-                return work, int(text)
-        time.sleep(0.05)
-    raise AssertionError("the compiler did not start")
+    wait_for(lambda: bool(compilers(bench)), what="the compiler")
+    return work, compilers(bench)[0]
 
 
 def test_abandoned_build_ends_its_compilers_and_is_resumed(
@@ -196,11 +198,10 @@ def test_abandoned_build_ends_its_compilers_and_is_resumed(
     monkeypatch.setenv("FAKE_NINJA", "hang")
     work, pid = hanging(bench)
     work.close()
-    alive = Path(f"/proc/{pid}").exists()
+    wait_for(lambda: is_gone(pid), what="the end of the compiler")
     monkeypatch.delenv("FAKE_NINJA")
     engine = bench.build()
 
-    assert not alive
     assert "resumed" in (bench.cache / "builds" / f"{engine.build_id}.log").read_text()
 
 

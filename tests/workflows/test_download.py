@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ from ggufcluster.errors import (
 )
 from ggufcluster.testing import HubServer
 from ggufcluster.workflows.events import Progress, Unit
+from tests.waiting import wait_for
 from tests.workflows.downloads import POLICY, REPO, Downloader, content, hashes, shards
 
 if TYPE_CHECKING:
@@ -66,6 +69,20 @@ def cached(downloader: Downloader, commit: str, name: str, data: bytes) -> Path:
     return store
 
 
+@contextmanager
+def released(server: HubServer, *, requests: int) -> Iterator[None]:
+    """Let a server that holds back send on once so many requests have come."""
+
+    def watch() -> None:
+        wait_for(lambda: len(server.data_requests()) >= requests, what="the requests")
+        server.release()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    yield
+    watching.join()
+
+
 def test_all_shards_come_verified(server: HubServer, downloader: Downloader) -> None:
     """Every shard arrives under its published name, each byte once, all by ranges."""
     files = shards(3, 300_000)
@@ -83,8 +100,9 @@ def test_all_shards_come_verified(server: HubServer, downloader: Downloader) -> 
 def test_all_shards_are_fetched_at_once(server: HubServer, downloader: Downloader) -> None:
     """The first requests of the connections go to different shards."""
     server.publish(REPO, shards(4, 300_000))
-    server.connection_rate = 1_000_000  # or the first one would take a second part at once
-    downloader.run()
+    server.hold(0)  # or a quick one would take a second part before a slow one its first
+    with released(server, requests=4):
+        downloader.run()
     first = {asked.path.partition("?")[0] for asked in server.data_requests()[:4]}
     assert len(first) == 4
 
@@ -131,7 +149,9 @@ def test_idle_connections_share_what_is_left(server: HubServer, tmp_path: Path) 
     files = {"m-Q8_0.gguf": content(6_000_000)}
     server.publish(REPO, files)
     downloader = Downloader(server, tmp_path / "m", tmp_path / "c", policy=policy)
-    downloader.run()
+    server.hold(1_000_000)  # or the first one might be done before the others began
+    with released(server, requests=2):
+        downloader.run()
     assert downloader.contents() == hashes(files)
     assert len(server.data_requests()) > 1
 
@@ -140,10 +160,8 @@ def test_an_interrupted_download_goes_on(server: HubServer, downloader: Download
     """After Ctrl-C a new run fetches only what had not come, and nothing had its final name."""
     files = shards(2, 1_500_000)
     server.publish(REPO, files)
-    server.bucket.rate = 5e5
     downloader.stop_at(1_000_000)
     assert downloader.contents() == {}
-    server.bucket.rate = None
     missing_at_least = sum(map(len, files.values())) - server.served
 
     done = downloader.run()
@@ -158,7 +176,6 @@ def test_after_a_power_cut_only_the_note_is_trusted(
     """Bytes that came after the last note count as missing, whatever the file seems to hold."""
     files = {"m-Q8_0.gguf": content(1_500_000)}
     server.publish(REPO, files)
-    server.bucket.rate = 5e5
     downloader.stop_at(800_000)
     partial = downloader.folder / ".ggufcluster" / "m-Q8_0.gguf.partial"
     note = json.loads(note_path(partial).read_bytes())
@@ -169,7 +186,6 @@ def test_after_a_power_cut_only_the_note_is_trusted(
             del start
             file.seek(end)
             file.write(b"\0" * min(1000, 1_500_000 - end))
-    server.bucket.rate = None
 
     assert downloader.run().fetched == 1_500_000 - kept
     assert downloader.contents() == hashes(files)
@@ -200,9 +216,7 @@ def test_a_damaged_note_is_not_trusted(
     """A note that cannot be read means that nothing is there."""
     files = {"m-Q8_0.gguf": content(700_000)}
     server.publish(REPO, files)
-    server.bucket.rate = 5e5
     downloader.stop_at(300_000)
-    server.bucket.rate = None
     note_path(downloader.folder / ".ggufcluster" / "m-Q8_0.gguf.partial").write_bytes(damage)
     assert downloader.run().fetched == 700_000
     assert downloader.contents() == hashes(files)
@@ -218,10 +232,11 @@ def test_a_file_downloaded_in_one_run_is_read_once(
     def counted(self: PartialFile, offset: int, buffer: memoryview) -> int:
         count = original(self, offset, buffer)
         counts.append(count)
+        server.release()
         return count
 
     server.publish(REPO, {"m-Q8_0.gguf": content(900_000)})
-    server.bucket.rate = 1e6  # so that there is something to hash before all has come
+    server.hold(300_000)  # so that there is something to hash before all has come
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartialFile, "read", counted)
         downloader.run()
@@ -480,9 +495,7 @@ def test_a_revision_that_moved_keeps_parts(server: HubServer, downloader: Downlo
     """Parts of an older commit are kept, finished by naming that commit, or dropped on request."""
     old, new = {"m-Q8_0.gguf": content(900_000)}, {"m-Q8_0.gguf": content(900_000, seed=2)}
     first = server.publish(REPO, old)
-    server.bucket.rate = 5e5
     downloader.stop_at(400_000)
-    server.bucket.rate = None
     server.publish(REPO, new)
 
     with pytest.raises(RevisionMovedError) as caught:
@@ -498,9 +511,7 @@ def test_parts_survive_a_commit_that_left_the_file_alone(
     """If only other files changed, the download goes on under the new commit."""
     model = content(900_000)
     server.publish(REPO, {"m-Q8_0.gguf": model, "README.md": b"1"})
-    server.bucket.rate = 5e5
     downloader.stop_at(400_000)
-    server.bucket.rate = None
     commit = server.publish(REPO, {"m-Q8_0.gguf": model, "README.md": b"2"})
     done = downloader.run()
     assert done.commit == commit

@@ -40,8 +40,8 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture
 def client() -> Iterator[RangeClient]:
-    """A client that does not wait for long."""
-    with RangeClient(read_seconds=0.5) as opened:
+    """A client as commands use it."""
+    with RangeClient() as opened:
         yield opened
 
 

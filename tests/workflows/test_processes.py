@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,13 @@ import pytest
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.core.command import Command, command
 from ggufcluster.core.managed_process import Life
-from ggufcluster.errors import HostError
+from ggufcluster.errors import HostError, RemoteCommandError
 from ggufcluster.testing import FakeRemote
 from ggufcluster.workflows import processes
+from tests.waiting import is_alive, is_gone, state_of, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 HERE = LocalRemote()
 OWNER = "id:/home/me/state me@here"
@@ -36,28 +36,6 @@ def run(tmp_path: Path) -> Iterator[str]:
         os.kill(processes.inspect(HERE, str(folder)).pid, signal.SIGKILL)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, or fail."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def exists(pid: int) -> bool:
-    """Say whether a process runs; one that only waits to be reaped does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def state_of(pid: int) -> str:
-    """Return the kernel's letter for a process."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
 def log_of(run: str) -> str:
     """Return the whole log."""
     return Path(processes.log_path(run)).read_text(encoding="utf-8")
@@ -69,7 +47,7 @@ def test_a_process_lives_and_is_ended(run: str) -> None:
     state = processes.inspect(HERE, run)
     assert (state.life, state.pid) == (Life.ALIVE, pid)
     assert processes.stop(HERE, run) == "ended"
-    assert not exists(pid)
+    assert is_gone(pid)
     assert processes.inspect(HERE, run).life is Life.ABSENT
     assert processes.stop(HERE, run) == "absent"
 
@@ -97,7 +75,7 @@ def test_one_that_ignores_the_request_is_killed(run: str, monkeypatch: pytest.Mo
     pid = processes.start(HERE, run, STUBBORN, owner=OWNER)
     wait_for(lambda: "ready" in log_of(run))
     assert processes.stop(HERE, run) == "killed"
-    assert not exists(pid)
+    assert is_gone(pid)
 
 
 def test_a_frozen_one_is_told_and_can_be_ended(run: str) -> None:
@@ -107,13 +85,13 @@ def test_a_frozen_one_is_told_and_can_be_ended(run: str) -> None:
     wait_for(lambda: state_of(pid) == "T")
     assert processes.inspect(HERE, run).life is Life.FROZEN
     assert processes.stop(HERE, run) == "ended"
-    assert not exists(pid)
+    assert is_gone(pid)
 
 
 def test_a_dead_one_is_told(run: str) -> None:
     """A process that has ended is dead until it is stopped, which only tidies up."""
     pid = processes.start(HERE, run, command("sh", "-c", "echo bye"), owner=OWNER)
-    wait_for(lambda: not exists(pid))
+    wait_for(lambda: is_gone(pid))
     assert processes.inspect(HERE, run).life is Life.DEAD
     assert processes.log_tail(HERE, run) == ("bye",)
     assert processes.stop(HERE, run) == "dead"
@@ -123,7 +101,7 @@ def test_a_dead_one_is_told(run: str) -> None:
 def test_a_missing_program_is_dead_at_once(run: str) -> None:
     """Starting what is not there leaves a dead process whose log says why."""
     pid = processes.start(HERE, run, command("/nowhere/llama-server"), owner=OWNER)
-    wait_for(lambda: not exists(pid))
+    wait_for(lambda: is_gone(pid))
     assert processes.inspect(HERE, run).life is Life.DEAD
     assert any("/nowhere/llama-server" in line for line in processes.log_tail(HERE, run))
 
@@ -139,7 +117,7 @@ def test_a_stranger_with_the_same_pid_is_left_alone(run: str, word: int) -> None
     file.write_text(" ".join(words), encoding="utf-8")
     assert processes.inspect(HERE, run).life is Life.DEAD
     assert processes.stop(HERE, run) == "dead"
-    assert exists(pid)
+    assert is_alive(pid)
     file.write_text(proper, encoding="utf-8")
 
 
@@ -175,3 +153,11 @@ def test_one_that_does_not_end_is_an_error() -> None:
     remote = FakeRemote(name="spark").on("wait_gone", "stuck\n")
     with pytest.raises(HostError, match=r"spark: the process of /r/c/w does not end"):
         processes.stop(remote, "/r/c/w")
+
+
+def test_one_that_cannot_name_itself_is_an_error_at_once(run: str) -> None:
+    """A process that ends before its pid file is written is not waited for."""
+    Path(run, "pid.new").mkdir(parents=True)
+    with pytest.raises(RemoteCommandError, match="pid"):
+        processes.start(HERE, run, SLEEP, owner=OWNER)
+    assert "pid.new" in log_of(run)

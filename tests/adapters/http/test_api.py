@@ -116,7 +116,7 @@ def test_json_comes_and_goes() -> None:
     """What is sent arrives as JSON, with the key, and the answer comes back parsed."""
     with serving(200, {"n": [1]}) as server, calling(server, Secret("sesame")) as api:
         assert api.get("/props") == {"n": [1]}
-        assert api.post("/v1/x", {"a": "ü"}, timeout=5) == {"n": [1]}
+        assert api.post("/v1/x", {"a": "ü"}, timeout=60) == {"n": [1]}
     assert server.seen == [
         ("GET", "/props", None, "Bearer sesame"),
         ("POST", "/v1/x", {"a": "ü"}, "Bearer sesame"),
@@ -186,7 +186,7 @@ def test_the_key_is_in_no_message() -> None:
 def streamed(body: bytes, *, status: int = 200) -> list[Any]:
     """Ask a server that answers with this body for a stream and return the events."""
     with serving(status, body) as server, calling(server) as api:
-        return list(api.stream("/v1/x", {"stream": True}, timeout=5.0))
+        return list(api.stream("/v1/x", {"stream": True}, timeout=60.0))
 
 
 def test_a_stream_yields_each_event() -> None:

@@ -17,7 +17,7 @@ def test_a_chat_is_asked_and_answered_as_by_the_openai_package() -> None:
     """The body has what was given, extra fields beside it; the answer has attributes."""
     with (
         serving(body={"choices": [{"message": MESSAGE}]}) as server,
-        SmallClient(f"{server.root}/v1/", key=Secret("k"), timeout=5) as client,
+        SmallClient(f"{server.root}/v1/", key=Secret("k"), timeout=60) as client,
     ):
         answer = client.chat.completions.create(
             model="m", messages=[QUESTION], extra_body={"reasoning_effort": "none"}
@@ -41,7 +41,7 @@ def test_a_chat_is_asked_and_answered_as_by_the_openai_package() -> None:
 def test_other_paths_are_those_of_the_api() -> None:
     """Completions, embeddings and models go where the API has them."""
     with serving(body={"data": []}) as server:
-        client = SmallClient(f"{server.root}/v1", timeout=5)
+        client = SmallClient(f"{server.root}/v1", timeout=60)
         client.completions.create(prompt="x")
         client.embeddings.create(input=["x"])
         assert client.models.list().data == []
@@ -57,7 +57,7 @@ def test_a_streamed_answer_comes_in_pieces() -> None:
     """Each event is an answer of its own."""
     with serving() as server:
         server.body = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'
-        client = SmallClient(f"{server.root}/v1", timeout=5)
+        client = SmallClient(f"{server.root}/v1", timeout=60)
         pieces = list(client.chat.completions.create(messages=[QUESTION], stream=True))
         client.close()
     assert [piece.choices[0].delta.content for piece in pieces] == ["a"]
@@ -66,7 +66,7 @@ def test_a_streamed_answer_comes_in_pieces() -> None:
 def test_an_error_is_raised_in_the_heads_words() -> None:
     """A refusal of the server is an exception with its words."""
     with serving(400, {"error": {"message": "too long"}}) as server:
-        client = SmallClient(f"{server.root}/v1", timeout=5)
+        client = SmallClient(f"{server.root}/v1", timeout=60)
         with pytest.raises(HeadError, match="too long"):
             client.chat.completions.create(messages=[QUESTION])
         client.close()

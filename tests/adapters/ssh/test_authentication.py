@@ -12,7 +12,8 @@ from ggufcluster.errors import (
     AuthenticationError,
     HostError,
 )
-from tests.adapters.sshd import SshServer, make_key, say_hello, wait_for
+from tests.adapters.sshd import SshServer, make_key, say_hello
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,8 @@ from ggufcluster.errors import (
     HostUnreachableError,
     RemoteCommandError,
 )
-from tests.adapters.sshd import SshServer, is_gone, say_hello, wait_for
+from tests.adapters.sshd import SshServer, say_hello
+from tests.waiting import PATIENCE, is_gone, wait_for
 
 
 def test_frozen_server_is_given_up(own_sshd: SshServer) -> None:
@@ -41,7 +42,8 @@ def test_connection_lost_while_a_command_runs(own_sshd: SshServer, tmp_path: Pat
     pids = tmp_path / "pids"
     with closing(SshRemote(own_sshd.target())) as remote:
         lines = remote.stream(
-            script('echo $$ >> "$1"; echo began; exec sleep 300', str(pids)), quiet_timeout=200
+            script('echo $$ >> "$1"; echo began; exec sleep 300', str(pids)),
+            quiet_timeout=200,
         )
         assert next(lines) == "began"
         own_sshd.stop()
@@ -82,7 +84,7 @@ def test_dead_connection_is_opened_anew(own_sshd: SshServer) -> None:
         own_sshd.stop()
         own_sshd.start()
 
-        assert remote.run(command("echo", "back"), timeout=20).stdout == "back\n"
+        assert remote.run(command("echo", "back"), timeout=PATIENCE).stdout == "back\n"
 
 
 def test_server_gone_for_good(own_sshd: SshServer) -> None:
@@ -92,7 +94,7 @@ def test_server_gone_for_good(own_sshd: SshServer) -> None:
         own_sshd.stop()
 
         with pytest.raises(HostUnreachableError, match="refused"):
-            remote.run(command("true"), timeout=20)
+            remote.run(command("true"), timeout=PATIENCE)
 
 
 def test_copy_cut_off_leaves_nothing(own_sshd: SshServer, tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_jump_through_a_second_server(sshd: SshServer, own_sshd: SshServer, tmp_
     (tmp_path / "source").write_bytes(os.urandom(3_000_000))
 
     with closing(SshRemote(target)) as remote:
-        assert remote.run(command("echo", "far"), timeout=20).stdout == "far\n"
+        assert remote.run(command("echo", "far"), timeout=PATIENCE).stdout == "far\n"
         remote.put(tmp_path / "source", PurePosixPath(tmp_path / "target"))
         assert remote.peer_address == "127.0.0.1"
         assert remote.own_address == "127.0.0.1"
