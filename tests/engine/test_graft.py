@@ -8,6 +8,7 @@ import pytest
 
 from ggufcluster import resources
 from ggufcluster.core.toy import random_model
+from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.core.toy_original import original_files, without_indexer
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.graft import graft_indexer
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 
-# Longer than the blocks that are selected, so that the indexer decides what is seen.
-PROMPT = [number % 400 + 100 for number in range(2200)]
+# Far more blocks than are selected, so that the indexer decides what is seen.
+SHAPE = ToyShape(layers=4, dense_layers=2, selected_blocks=3)
+PROMPT = [number % 400 + 100 for number in range(900)]
 TOKENS = 24
 
 
@@ -37,7 +39,7 @@ def answer(engine: Engine, model: Path) -> dict[str, Any]:
 def test_the_grafted_toy_equals_the_whole_one(engine: Engine, tmp_path: Path) -> None:
     """Token for token and with the same probabilities: the engine sees the same model."""
     template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text(encoding="utf-8")
-    model = random_model(template)
+    model = random_model(template, SHAPE)
     whole = tmp_path / "whole.gguf"
     whole.write_bytes(model.to_bytes())
     dense = [tmp_path / f"dense-{n:05d}-of-00003.gguf" for n in (1, 2, 3)]

@@ -5,12 +5,14 @@ A spill in these kernels goes unnoticed otherwise: results stay right, and they 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,8 @@ FLAGS: Final = [
     "-Werror",
     "all-warnings",
 ]
+# Taken before a test changes HOME: the compiler's cache outlives the tests.
+ENVIRONMENT: Final = dict(os.environ)
 OLDEST: Final = (12, 9)
 ENTRY: Final = re.compile(
     r"Compiling entry function '(?P<name>.+?)' for 'sm_(?P<architecture>\w+)'\n"
@@ -79,12 +83,24 @@ def find_nvcc() -> Path:
     pytest.skip(f"no nvcc of release {OLDEST[0]}.{OLDEST[1]} or newer: pip install '.[nvcc]'")
 
 
-def compile_kernels(nvcc: Path, source: Path, output: Path) -> str:
-    """Compile a file for all architectures and return the assembler's report, names readable."""
-    targets = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in ARCHITECTURES]
-    paths = [str(output), str(source)]
-    command = [str(nvcc), *FLAGS, *targets, "-Xptxas", "-v", "-c", "-o", *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def compile_kernels(nvcc: Path, source: Path, architecture: str, folder: Path) -> str:
+    """Compile a file for one architecture; return the assembler's report, names readable.
+
+    Through ccache, where there is one: it keeps the report with the object, and a file that has not
+    changed since the last run, nor what it includes, is not compiled for a minute again.
+    """
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    paths = [str(folder / f"{source.stem}-{architecture}.o"), source.name]
+    launcher = [found] if (found := shutil.which("ccache")) else []
+    command = [*launcher, str(nvcc), *FLAGS, target, "-Xptxas", "-v", "-c", "-o", *paths]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=source.parent,  # the same names in every checkout
+        env=ENVIRONMENT,
+    )
     assert done.returncode == 0, done.stderr
     names = subprocess.run(
         ["c++filt"], input=done.stderr, capture_output=True, text=True, check=True
@@ -94,13 +110,15 @@ def compile_kernels(nvcc: Path, source: Path, output: Path) -> str:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Kernel]]:
-    """All kernels by source, compiled once, two files at a time."""
+    """All kernels by source, compiled once, as many at a time as there are cores."""
     nvcc, folder = find_nvcc(), tmp_path_factory.mktemp("kernels")
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        reports = pool.map(
-            lambda source: compile_kernels(nvcc, source, folder / f"{source.stem}.o"), SOURCES
-        )
-        return {source: kernels_in(report) for source, report in zip(SOURCES, reports, strict=True)}
+    found: dict[Path, list[Kernel]] = {source: [] for source in SOURCES}
+    jobs = list(product(SOURCES, ARCHITECTURES))
+    with ThreadPoolExecutor(max_workers=min(len(jobs), os.cpu_count() or 1)) as pool:
+        reports = pool.map(lambda job: compile_kernels(nvcc, *job, folder), jobs)
+        for (source, _), report in zip(jobs, reports, strict=True):
+            found[source] += kernels_in(report)
+    return found
 
 
 def test_report_of_the_assembler_is_understood() -> None:
