@@ -17,6 +17,7 @@ from ggufcluster.cli import (
     graft,
     inspect,
     plan,
+    prune,
     settings,
     smoke,
     template,
@@ -56,6 +57,7 @@ def top(
 cluster.register(app)
 plan.register(app)
 engine.register(app)
+prune.register(app)
 download.register(app)
 inspect.register(app)
 graft.register(app)

@@ -29,6 +29,7 @@ COMMANDS = (
     "logs",
     "plan",
     "build",
+    "prune",
     "download",
     "models",
     "inspect",
