@@ -23,7 +23,7 @@ from ggufcluster.core.paths import HostPaths, paths_from_env
 from ggufcluster.core.wish import Wish
 from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.workflows.build import BuildRequest, build_engine
-from ggufcluster.workflows.deploy import deploy_engine
+from ggufcluster.workflows.deploy import deploy_engine, worker_paths
 from ggufcluster.workflows.inspect import (
     far_files,
     hub_files,
@@ -41,14 +41,15 @@ from ggufcluster.workflows.store import Store
 from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ggufcluster.adapters.http import Api, StreamingApi
     from ggufcluster.adapters.hub import Hub
-    from ggufcluster.adapters.remote import FarRemote
+    from ggufcluster.adapters.remote import FarRemote, Remote
     from ggufcluster.config import Settings
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
+    from ggufcluster.core.worker_address import WorkerAddress
     from ggufcluster.workflows.model_files import ModelFile
     from ggufcluster.workflows.originals import Originals
 
@@ -103,6 +104,11 @@ class World:
             remote.connect()
             self._hosts[key] = remote
         return self._hosts[key]
+
+    def hosts(self, workers: Iterable[WorkerAddress]) -> list[tuple[Remote, HostPaths]]:
+        """Return this machine and each far worker's, with their folders; all are reached."""
+        far = [self.connect(worker) for worker in workers if isinstance(worker, SshWorker)]
+        return [(self.local, self.paths), *((remote, worker_paths(remote)) for remote in far)]
 
     def close(self) -> None:
         """Close every connection."""

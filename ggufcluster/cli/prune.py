@@ -11,9 +11,7 @@ import typer
 from ggufcluster.cli import options
 
 if TYPE_CHECKING:
-    from ggufcluster.adapters.remote import Remote
     from ggufcluster.cli.output import Output
-    from ggufcluster.core.paths import HostPaths
     from ggufcluster.workflows.prune import Pruned
 
 
@@ -44,10 +42,9 @@ def prune(
     """
     from ggufcluster.cli.output import Output
     from ggufcluster.config import load_settings
-    from ggufcluster.core.worker_address import SshWorker, parse_worker
+    from ggufcluster.core.worker_address import parse_worker
     from ggufcluster.wiring import world
     from ggufcluster.workflows import prune as work
-    from ggufcluster.workflows.deploy import worker_paths
 
     flags = {
         "engine.source": source,
@@ -61,9 +58,7 @@ def prune(
         current = work.current_fingerprints(outside.build_request)
         record = outside.store.load()
         recorded = frozenset({record.build_id} if record else ())
-        far = [outside.connect(target) for target in targets if isinstance(target, SshWorker)]
-        hosts: list[tuple[Remote, HostPaths]] = [(outside.local, outside.paths)]
-        hosts += [(remote, worker_paths(remote)) for remote in far]
+        hosts = outside.hosts(targets)
         found = {
             remote.name: output.follow(
                 work.prune(remote, paths, fingerprints=current, recorded=recorded, dry_run=dry_run)

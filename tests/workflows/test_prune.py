@@ -47,10 +47,10 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-def pruning(cache: Path, **options: bool) -> Workflow[Pruned]:
+def pruning(cache: Path, *, dry_run: bool = False) -> Workflow[Pruned]:
     """Begin to prune."""
     paths = replace(host_paths(cache.parent), cache=PurePosixPath(cache))
-    return prune(LocalRemote(), paths, fingerprints=CURRENT, **options)
+    return prune(LocalRemote(), paths, fingerprints=CURRENT, dry_run=dry_run)
 
 
 def names(cache: Path) -> set[str]:
