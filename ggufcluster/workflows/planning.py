@@ -19,7 +19,7 @@ from ggufcluster.core.host import free_port
 from ggufcluster.core.kv_cache import KV_ELEMENT_BYTES
 from ggufcluster.core.placement import Device
 from ggufcluster.core.plan import Plan, largest_context, make_plan
-from ggufcluster.core.worker_address import LocalWorkers, parse_worker
+from ggufcluster.core.worker_address import LocalWorkers, check_workers, parse_worker
 from ggufcluster.workflows import workers
 from ggufcluster.workflows.events import Finished, Started, Workflow
 from ggufcluster.workflows.machines import survey
@@ -176,7 +176,9 @@ def _own_gpus(head: Machine) -> list[Device]:
 def _expected_workers(seams: Seams, head: Machine, wish: Wish) -> list[ExpectedWorker]:
     found: list[ExpectedWorker] = []
     taken: dict[str, set[int]] = {}
-    for address in (parse_worker(text) for text in wish.workers):
+    wanted = [parse_worker(text) for text in wish.workers]
+    check_workers(wanted, {}, ())
+    for address in wanted:
         places = _places(seams, head, address, allow_public=wish.allow_public)
         for name, machine, where, link in places:
             ports = taken.setdefault(where, set(machine.facts.listening))
@@ -184,6 +186,7 @@ def _expected_workers(seams: Seams, head: Machine, wish: Wish) -> list[ExpectedW
             ports.add(port)
             local = machine is head
             found.append(ExpectedWorker(name, machine, where, port, local, link))
+    workers.refuse_twins([(one.name, one.address) for one in found if not one.local])
     return found
 
 

@@ -33,7 +33,6 @@ from ggufcluster.errors import (
     ConfigError,
     GgufClusterError,
     PortTakenError,
-    WorkerAddressError,
 )
 from ggufcluster.workflows import processes, workers
 from ggufcluster.workflows.choose_template import ChosenTemplate, choose_template
@@ -166,7 +165,8 @@ class Up:
                 self._machines |= dict.fromkeys(names, head)
             else:
                 found.append(self._connect_one(address))
-        _refuse_twins(found)
+        far = [(target, where) for _, target, where in found if target != "local"]
+        workers.refuse_twins(far)
         return found
 
     def _connect_one(self, address: SshWorker) -> tuple[str, str, str]:
@@ -337,18 +337,6 @@ class Up:
 def list_devices_command(engine: Engine) -> Command:
     """Build the command that lists the head's own devices."""
     return command(str(engine.program("llama-server")), "--list-devices")
-
-
-def _refuse_twins(found: list[tuple[str, str, str]]) -> None:
-    """Refuse a machine that is named twice by different names or addresses."""
-    seen: dict[str, str] = {}
-    for _name, target, address in found:
-        if target == "local":
-            continue
-        twin = seen.get(address)
-        if twin is not None:
-            raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
-        seen[address] = target
 
 
 def _with_plan(

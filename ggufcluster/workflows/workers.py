@@ -22,6 +22,8 @@ from ggufcluster.workflows import processes
 from ggufcluster.workflows.events import Finished, Note, Started, Warned, Workflow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ggufcluster.adapters.remote import FarRemote
     from ggufcluster.adapters.rpc import LinkSpeed, WorkerReport
     from ggufcluster.core.engine import Engine
@@ -116,6 +118,20 @@ def check_address(address: str, *, worker: str, allow_public: bool) -> None:
         raise WorkerAddressError(
             worker, reason=f"{address} is a public address; RPC has no password"
         )
+
+
+def refuse_twins(found: Iterable[tuple[str, str]]) -> None:
+    """Refuse a machine that is named twice, given what was written and the address of each worker.
+
+    Raises:
+        WorkerAddressError: Naming the second one.
+    """
+    seen: dict[str, str] = {}
+    for target, address in found:
+        twin = seen.get(address)
+        if twin is not None:
+            raise WorkerAddressError(target, reason=f"is the same machine as {twin} ({address})")
+        seen[address] = target
 
 
 def require_driver(machine: Machine, engine: Engine) -> None:
