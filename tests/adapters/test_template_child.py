@@ -13,7 +13,7 @@ from ggufcluster.errors import TemplateError
 
 def render(text: str, **variables: object) -> Rendered:
     """Render one template with one set of variables."""
-    (one,) = render_apart(LocalRemote(), text, [variables], path="/t", cpu_seconds=2)
+    (one,) = render_apart(LocalRemote(), text, [variables], path="/t")
     return one
 
 
@@ -59,7 +59,7 @@ def test_a_hostile_template_reaches_nothing(text: str) -> None:
 def test_a_template_that_never_ends_is_ended(text: str) -> None:
     """Time of its own is limited, also while the template is compiled."""
     with pytest.raises(TemplateError, match="too much time or memory"):
-        render(text)
+        render_apart(LocalRemote(), text, [{}], path="/t", cpu_seconds=2)
 
 
 @pytest.mark.parametrize(

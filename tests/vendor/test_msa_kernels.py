@@ -5,6 +5,7 @@ A spill in these kernels goes unnoticed otherwise: results stay right, and they 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -114,8 +115,11 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Kernel]
     nvcc, folder = find_nvcc(), tmp_path_factory.mktemp("kernels")
     found: dict[Path, list[Kernel]] = {source: [] for source in SOURCES}
     jobs = list(product(SOURCES, ARCHITECTURES))
-    with ThreadPoolExecutor(max_workers=min(len(jobs), os.cpu_count() or 1)) as pool:
-        reports = pool.map(lambda job: compile_kernels(nvcc, *job, folder), jobs)
+    pool = ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1))
+    with (folder.parents[1] / "kernels.lock").open("w") as lock, pool:
+        # Another process that shares these tests then finds them in ccache.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reports = pool.map(lambda job: compile_kernels(nvcc, job[0], job[1], folder), jobs)
         for (source, _), report in zip(jobs, reports, strict=True):
             found[source] += kernels_in(report)
     return found
