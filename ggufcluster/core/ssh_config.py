@@ -36,6 +36,7 @@ class SshTarget:
         known_hosts: Files of known host keys; new keys are added to the first.
         key_name: Name under which those files keep this host.
         jumps: Hosts to pass through, nearest first; their own `jumps` are empty.
+        connect_seconds: How long each step of connecting may take; None leaves it to the caller.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SshTarget:
     known_hosts: tuple[str, ...] = ()
     key_name: str = ""
     jumps: tuple[SshTarget, ...] = ()
+    connect_seconds: float | None = None
 
     def __str__(self) -> str:
         return f"{self.user}@{self.name}"
@@ -138,7 +140,13 @@ def _plain_target(
         known_hosts=_known_hosts(options, home),
         key_name=str(options.get("hostkeyalias") or known_name(host, port)),
         jumps=jumps,
+        connect_seconds=_connect_seconds(options),
     )
+
+
+def _connect_seconds(options: Mapping[str, Any]) -> float | None:
+    text = str(options.get("connecttimeout", ""))
+    return float(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _refuse_proxy_command(worker: SshWorker, options: Mapping[str, Any]) -> None:

@@ -38,6 +38,15 @@ def test_defaults_without_configuration() -> None:
     assert str(target) == "me@Spark"
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30.0), ("0", None), ("none", None), ("1m", None), ("", None)]
+)
+def test_patience_is_configurable(text: str, seconds: float | None) -> None:
+    """ConnectTimeout in plain seconds is kept; anything else leaves our own."""
+    target = resolve(SshWorker("spark"), {"*": {"connecttimeout": text}})
+    assert target.connect_seconds == seconds
+
+
 def test_configuration_fills_the_gaps() -> None:
     """Options of the host decide what the user left open."""
     target = resolve(

@@ -244,10 +244,12 @@ def test_pulled_cable_is_no_excuse_to_forget(
 ) -> None:
     """With a worker out of reach `down` says so and keeps the record; later it finishes."""
     assert head.run("up", *_WORKERS, "--model", str(toys["recite"])).returncode == 0
+    config = hosts[1].home / ".ssh" / "config"
     hosts.link(3).down()
     try:
-        status = head.run("status")
-        cut = head.run("down")
+        with _replaced(config, f"{config.read_text()}  ConnectTimeout 3\n"):
+            status = head.run("status")
+            cut = head.run("down")
     finally:
         hosts.link(3).up()
     again = head.run("down")

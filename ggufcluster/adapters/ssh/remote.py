@@ -88,7 +88,8 @@ class SshRemote(CommandHost):
         target: Where and as whom, usually from `find_target`.
         accept_new_host_keys: Add the key of an unknown host to the first of its known_hosts files.
             A changed key is refused all the same.
-        wait: Seconds allowed for each of TCP, greeting, key exchange, login and a new session.
+        wait: Seconds allowed for each of TCP, greeting, key exchange, login and a new session;
+            None takes the ConnectTimeout of the target, or ten.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class SshRemote(CommandHost):
         target: SshTarget,
         *,
         accept_new_host_keys: bool = False,
-        wait: float = DEFAULT_WAIT_SECONDS,
+        wait: float | None = None,
     ) -> None:
         self._target = target
         self._accept_new = accept_new_host_keys
-        self._wait = wait
+        self._wait = wait or target.connect_seconds or DEFAULT_WAIT_SECONDS
         self._hops: list[paramiko.Transport] = []
         self._ends = ("", "")
 

@@ -24,8 +24,9 @@ from tests.waiting import PATIENCE, is_gone, wait_for
 
 def test_frozen_server_is_given_up(own_sshd: SshServer) -> None:
     """A server that stops answering after the login is given up within the wait."""
-    with closing(SshRemote(own_sshd.target(), wait=1)) as remote:
+    with closing(SshRemote(own_sshd.target())) as remote:
         remote.connect()
+        remote._wait = 1.0
         frozen = (*own_sshd.listener_pids(), *own_sshd.session_pids())
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
