@@ -348,9 +348,16 @@ def test_a_frozen_worker_can_be_left(programs: Programs) -> None:
         greedy(model)
         frozen = workers()
         os.kill(list(frozen.values())[0], signal.SIGSTOP)
+        def waits():
+            frame = sys._current_frames()[threading.main_thread().ident]
+            while frame and not frame.f_code.co_filename.endswith("engine_thread.py"):
+                frame = frame.f_back
+            time.sleep(0.1)
+            return frame is not None
         def interrupt():
             for _ in range(2):
-                time.sleep(1.0)
+                while not all(waits() for _ in range(10)):
+                    pass  # not yet in the step that never ends
                 os.kill(os.getpid(), signal.SIGINT)
         threading.Thread(target=interrupt).start()
         first = error_of(greedy, model, range(20, 200))
