@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from ggufcluster.adapters.http import read_range
 from ggufcluster.adapters.remote import CommandResult, Remote
 from ggufcluster.core.command import Command, command
 from ggufcluster.core.secret import Secret
 from ggufcluster.errors import HostUnreachableError, RemoteCommandError
-from ggufcluster.testing import FakeRemote, StoredFile
+from ggufcluster.testing import FakeRemote, HubServer, StoredFile
+from tests.waiting import wait_for
 
 
 def test_fake_remote_answers_by_text_and_pattern() -> None:
@@ -69,3 +72,17 @@ def test_fake_remote_keeps_files(tmp_path: Path) -> None:
     program = StoredFile(b"1", 0o755)
     assert fake.files == {"/one": program, "/tree/program": program, "/tree/link": "program"}
     assert (counts, fake.closed) == ([1], True)
+
+
+def test_a_hub_holds_its_bytes_back() -> None:
+    """It sends exactly so many, falls silent, and sends the rest once it is released."""
+    data = bytes(range(256))
+    with HubServer() as hub, ThreadPoolExecutor(1) as pool:
+        hub.publish("me/model", {"a.gguf": data})
+        hub.hold(100)
+        reading = pool.submit(read_range, hub.address("me/model", "a.gguf"), 0, 256)
+        wait_for(lambda: hub.served == 100, what="the first bytes")
+        assert not reading.done()
+        hub.release()
+        assert reading.result() == data
+    assert hub.served == 256
