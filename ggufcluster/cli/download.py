@@ -65,7 +65,7 @@ def download(
       ggufcluster download OWNER/NAME --include '*Q4_K_M*' --dir /models
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import open_hub
+    from ggufcluster.hub_wiring import open_hub
     from ggufcluster.workflows.download import download as bring
 
     request = _request(
@@ -115,7 +115,8 @@ def models(
     from ggufcluster.cli.output import Output
     from ggufcluster.config import load_settings
     from ggufcluster.core.download.presets import spare_bytes
-    from ggufcluster.wiring import available_memory, open_hub
+    from ggufcluster.hub_wiring import open_hub
+    from ggufcluster.wiring import available_memory
     from ggufcluster.workflows.catalogue import known_models
 
     flags = {
