@@ -84,7 +84,12 @@ class Fetch:
         gaps = [file.partial.gaps for file in self.files]
         missing = sum(end - start for spans in gaps for start, end in spans)
         self.part_bytes = policy.part_bytes or part_size(missing, policy.connections)
-        self._schedule = Schedule(gaps, part_bytes=self.part_bytes, least_split=policy.least_split)
+        self._schedule = Schedule(
+            gaps,
+            part_bytes=self.part_bytes,
+            least_split=policy.least_split,
+            connections=policy.connections,
+        )
         lock = threading.RLock()
         self._changed = threading.Condition(lock)  # claims come and go
         self._room = threading.Condition(lock)  # bytes became safe on disk
