@@ -31,8 +31,8 @@ def server() -> Iterator[HubServer]:
 
 
 def start(server: HubServer, folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
-    """Start a download."""
-    command = [sys.executable, "-m", "ggufcluster", "download", *words]
+    """Start a download of made-up contents."""
+    command = [sys.executable, "-m", "ggufcluster", "download", "--no-inspect", *words]
     surroundings = os.environ | {
         "HF_ENDPOINT": server.root,
         "HOME": str(folder),
@@ -197,3 +197,13 @@ def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path
     code, out, err = finish(start(server, tmp_path, *words))
     assert code == 0, err
     assert len(json.loads(out)["files"]) == 2
+
+
+def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path: Path) -> None:
+    """The exit code is that of `inspect`, the way around it is told, and nothing is fetched."""
+    server.publish(REPO, {"m-Q8_0.gguf": content(1_000_000)})
+    code, out, err = finish(start(server, tmp_path, REPO, "--inspect"))
+    assert (code, out) == (41, "")
+    assert "not a GGUF file" in err
+    assert "--no-inspect" in err
+    assert not list(tmp_path.rglob("*.gguf"))
