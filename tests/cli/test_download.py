@@ -72,8 +72,9 @@ def test_a_model_lands_where_up_looks_for_it(server: HubServer, tmp_path: Path) 
         {name: (folder / name).read_bytes() for name in files}
     )
     events = [json.loads(line) for line in err.splitlines()]
-    last = [event for event in events if event["event"] == "progress"][-3:]
-    assert all(event["done"] == event["total"] for event in last)
+    last = {event["label"]: event for event in events if event["event"] == "progress"}
+    assert set(last) == {"download", "shard 1 of 2", "shard 2 of 2"}
+    assert all(event["done"] == event["total"] for event in last.values())
     assert {event["label"] for event in last} == {"download", "shard 1 of 2", "shard 2 of 2"}
 
 
@@ -207,3 +208,29 @@ def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path
     assert "not a GGUF file" in err
     assert "--no-inspect" in err
     assert not list(tmp_path.rglob("*.gguf"))
+
+
+def known(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """List the known models without asking anybody."""
+    command = [sys.executable, "-m", "ggufcluster", "models", "--no-ask", *words]
+    surroundings = os.environ | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, env=surroundings, cwd=folder, capture_output=True, text=True, check=True
+    )
+
+
+def test_known_models_are_listed_with_whether_they_fit(tmp_path: Path) -> None:
+    """For each its attention, its size and what of this machine's memory it leaves or lacks."""
+    found = json.loads(known(tmp_path, "--json").stdout)
+    (available,) = found["nodes"].values()
+    models = {model["repository"]: model for model in found["models"]}
+    dense = models["unsloth/MiniMax-M3-GGUF"]
+    assert not dense["has_indexer"]
+    assert models["AesSedai/MiniMax-M3-GGUF"]["has_indexer"]
+    assert abs(dense["spare"] - (max(0, available - (9 << 30)) - dense["size"])) < 1 << 30
+    assert dense["fits"] is (dense["spare"] >= 0)
+    assert models["bartowski/MiniMax-M3-GGUF"]["fits"] is None
+
+    lines = known(tmp_path).stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("UD-IQ4_XS" in line and "dense" in line for line in lines)

@@ -171,7 +171,7 @@ def test_a_full_disk_on_a_worker_is_named_before_and_meanwhile(
     assert full == 24
     assert mended.returncode == 0, mended.stderr
     assert "bytes are on 10.20.20.2 from an earlier run" in mended.stderr.replace("root@", "")
-    assert dict(reversed(line.split()) for line in found.splitlines()) == published
+    assert {line.split()[1]: line.split()[0] for line in found.splitlines()} == published
 
 
 def start_and_fill(head: Head, hosts: Hosts, filler: str) -> int:
