@@ -5,7 +5,8 @@
 Sizes in MB (10^6 bytes), rates in MB/s. Every way runs once a round, in turn, against the same
 server. `ours-start` downloads a small file: what a download costs whatever its size. Python's byte
 code is kept between the runs, as an installed package has it. With `--tls` the bytes come over TLS,
-with a certificate made for this run by openssl. `share` is the part of the limit that was reached
+with a certificate made for this run by openssl. With `--other`, the ways `other-start` and
+`other-N` run another checkout, to compare with. `share` is the part of the limit that was reached
 from the first request for bytes to the end of the client, verification included where it has one;
 `sending_share`, in brackets, that to the last byte that the server sent.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 REPOSITORY = "bench/model"
 SMALL_REPOSITORY = "bench/small"
 NAME = "m-F16.gguf"
-START = "ours-start"
+STARTS = ("ours-start", "other-start")
 MB = 1_000_000
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         rows = run_all(arguments, folder)
     finally:
         shutil.rmtree(folder)
-    places = {"folder", "output", "serve"}
+    places = {"folder", "output", "serve", "other"}
     report = {
         "arguments": {k: v for k, v in vars(arguments).items() if k not in places},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
@@ -94,11 +95,12 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="MB/s over all connections; unset: no limit")
     parser.add_argument("--connection-rate", type=float, help="MB/s over one connection")
     parser.add_argument("--rounds", type=int, default=3)
-    ways = f"{START},ours-16,ours-1,curl-16,curl,curl+sha256,hf"
+    ways = f"{STARTS[0]},ours-16,ours-1,curl-16,curl,curl+sha256,hf"
     parser.add_argument("--ways", default=ways)
     parser.add_argument("--tls", action="store_true", help="send the bytes over TLS")
     parser.add_argument("--folder", type=Path, help="where to download to")
     parser.add_argument("--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--other", type=Path, help="another checkout")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -177,7 +179,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> list[Row]:
             return begin_and_end
 
         # The first run writes byte code.
-        measure(START, -1, arguments, folder, root, address, sending)
+        for way in STARTS[: 2 if arguments.other else 1]:
+            measure(way, -1, arguments, folder, root, address, sending)
         rows = [
             measure(way, number, arguments, folder, root, address, sending)
             for number in range(arguments.rounds)
@@ -199,9 +202,11 @@ def measure(
     """Run one client and check what it left."""
     target = folder / "out"
     target.mkdir()
-    size = len(small_model()) if way == START else arguments.size * MB
+    size = len(small_model()) if way in STARTS else arguments.size * MB
     command = command_of(way, address, target, size=size)
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    if way.startswith("other-"):
+        kept["PYTHONPATH"] = str(arguments.other)
     if arguments.tls:
         kept["SSL_CERT_FILE"] = str(certificate_of(folder)[0])
     surroundings = kept | {
@@ -224,7 +229,7 @@ def measure(
     shutil.rmtree(target)
     first, last = sending()
     transfer, limit = end - first, arguments.rate
-    speed = None if way == START else arguments.size / transfer
+    speed = None if way in STARTS else arguments.size / transfer
     print(f"{way} round {number}: {end - begin:.1f} s", file=sys.stderr, flush=True)
     return Row(
         way=way,
@@ -244,9 +249,9 @@ def measure(
 def command_of(way: str, address: str, target: Path, *, size: int) -> list[str]:
     """Return the command line of a client; curl-16 is sixteen of them, their parts not joined."""
     out = str(target / NAME)
-    if way.startswith("ours-"):
-        repository = SMALL_REPOSITORY if way == START else REPOSITORY
-        parts = "16" if way == START else way.removeprefix("ours-")
+    if way.startswith(("ours-", "other-")):
+        repository = SMALL_REPOSITORY if way in STARTS else REPOSITORY
+        parts = "16" if way in STARTS else way.partition("-")[2]
         options = ["--dir", str(target), "--parts", parts, "--quiet"]
         return [sys.executable, "-m", "ggufcluster", "download", repository, *options]
     if way == "curl":

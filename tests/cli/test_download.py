@@ -75,7 +75,6 @@ def test_a_model_lands_where_up_looks_for_it(server: HubServer, tmp_path: Path) 
     last = {event["label"]: event for event in events if event["event"] == "progress"}
     assert set(last) == {"download", "shard 1 of 2", "shard 2 of 2"}
     assert all(event["done"] == event["total"] for event in last.values())
-    assert {event["label"] for event in last} == {"download", "shard 1 of 2", "shard 2 of 2"}
 
 
 def test_ctrl_c_keeps_what_came(server: HubServer, tmp_path: Path) -> None:
