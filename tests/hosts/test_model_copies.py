@@ -126,6 +126,7 @@ def test_two_workers_get_the_model_once_and_a_cut_is_mended(
 
     assert cut.returncode == 20, output
     assert "10.20.20.3" in output
+    assert "what has arrived there stays" in output
     assert 0 < kept < LARGE
     assert hashes(models(hosts, 2)) == published
     assert set(hashes(models(hosts, 3))) == {SMALL_NAME, part.name}
