@@ -51,7 +51,7 @@ def compile_kernels(folder: Path, arch: str) -> Kernels:
         *sorted((include / "ggml-cuda").glob("msa-*.cu")),
     ]
     flags = ["-std=c++17", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}"]
-    folders = ["-I", include, "-I", ROOT / "tests" / "vendor"]
+    folders = [f"-I{include}", f"-I{ROOT / 'tests' / 'vendor'}"]
     subprocess.run(["nvcc", *flags, *folders, "-o", program, *sources], check=True)
     return Kernels(program, folder)
 
