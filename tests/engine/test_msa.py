@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ggufcluster.core.toy import RANDOM_NAME
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.workflows.toy import write_toys
+from tests.engine.rpc_workers import rpc_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.engine.rpc_workers import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -26,24 +30,41 @@ FEW_BLOCKS, ALL_BLOCKS = 4, 24
 # Two heads, so that one is not taken for another. All experts are used: a choice of experts by
 # rounding would be another model, and how a CPU rounds is its own.
 SMALL = ToyShape(dense_layers=1, key_value_heads=2, queries_per_group=1, experts=4, experts_used=4)
+ALL_LAYERS = "99"
 # llama.cpp's attention rounds a cache in f32 to f16 before it uses it, and quantises queries to
 # meet a quantised cache. Only the leading dense layers of the generic path run on it, so these are
 # left on it in both paths where rounding is all that the limit allows.
 LEADING = "GGUFCLUSTER_MSA_LEADING"
+# Blocks are only chosen where there are more than a token may have; this one makes it always so.
+SELECT = "GGUFCLUSTER_MSA_SELECT"
 
 
-class Engine(Protocol):
-    """What these tests need of the `engine` fixture."""
+def assert_agrees(engine: Engine, arguments: Sequence[str], **variables: str) -> None:
+    """Run the program that tells the same stories to both paths and compares what they answer."""
+    done = subprocess.run(
+        [str(engine.bin / "ggufcluster-msa-agreement"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=AGREEMENT_SECONDS,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("ok ") >= 4
 
-    bin: Path
+
+def toy(folder: Path, blocks: int, *, layers: int) -> str:
+    """Write a toy whose tokens select that many blocks."""
+    shape = replace(SMALL, layers=layers, selected_blocks=blocks)
+    write_toys(folder, template="", shape=shape)
+    return str(folder / f"{RANDOM_NAME}.gguf")
 
 
 @pytest.mark.parametrize(
-    ("cache_type", "limit", "blocks", "layers", "leading"),
+    ("cache_type", "limit", "blocks", "leading", "select"),
     [
-        ("f32", "1e-5", FEW_BLOCKS, 3, "generic"),
-        ("f32", "1e-3", ALL_BLOCKS, 2, "native"),
-        ("q8_0", "1e-3", ALL_BLOCKS, 2, "generic"),
+        ("f32", "1e-3", ALL_BLOCKS, "native", "needed"),
+        ("q8_0", "1e-3", ALL_BLOCKS, "generic", "always"),
     ],
 )
 def test_native_and_generic_paths_agree(
@@ -52,23 +73,18 @@ def test_native_and_generic_paths_agree(
     cache_type: str,
     limit: str,
     blocks: int,
-    layers: int,
     leading: str,
+    select: str,
 ) -> None:
     """Both paths give the same next tokens after removals, holes, shifts, restores and copies."""
-    shape = replace(SMALL, layers=layers, selected_blocks=blocks)
-    write_toys(tmp_path, template="", shape=shape)
-    program = engine.bin / "ggufcluster-msa-agreement"
-    model = tmp_path / f"{RANDOM_NAME}.gguf"
+    arguments = (toy(tmp_path, blocks, layers=2), cache_type, limit)
 
-    done = subprocess.run(
-        [str(program), str(model), cache_type, limit],
-        capture_output=True,
-        text=True,
-        timeout=AGREEMENT_SECONDS,
-        check=False,
-        env={**os.environ, LEADING: leading},
-    )
+    assert_agrees(engine, arguments, **{LEADING: leading, SELECT: select})
 
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("ok ") >= 4
+
+def test_paths_agree_to_the_last_bits_over_two_workers(engine: Engine, tmp_path: Path) -> None:
+    """The layers of either path may lie on workers: map and positions reach them as inputs."""
+    arguments = (toy(tmp_path, FEW_BLOCKS, layers=3), "f32", "1e-5", ALL_LAYERS)
+
+    with rpc_worker(engine, tmp_path) as first, rpc_worker(engine, tmp_path) as second:
+        assert_agrees(engine, (*arguments, first, second), **{LEADING: "generic"})
