@@ -122,6 +122,7 @@ class Answer:
         self.asked = asked
         self._library = library
         self._handle = handle
+        self._text = self._given = ""
         weakref.finalize(self, library.call, "ggufcluster_answer_close", handle)
 
     def sampler(self, vocabulary: int) -> int | None:
@@ -156,8 +157,22 @@ class Answer:
         Raises:
             ChatRequestError: The text is not in the form that the template asks for.
         """
+        self._text += text
         written = text.encode()
         found = self._library.call(
             "ggufcluster_answer_read", self._handle, written, len(written), state
         )
-        return self._library.taken(found)
+        read = self._library.taken(found)
+        self._given += "".join(delta.get("content", "") for delta in read["deltas"])
+        if "message" in read:
+            read["message"]["role"] = "assistant"  # an empty one has none
+        return read
+
+    def give_up(self) -> dict[str, Any]:
+        """Return the end of an answer that cannot be read, in the form of `read`.
+
+        The text comes back as it was written, without what of it was given before.
+        """
+        rest = self._text.removeprefix(self._given)
+        message = {"role": "assistant", "content": self._text}
+        return {"deltas": [{"content": rest}] if rest else [], "message": message}

@@ -134,7 +134,7 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
     """A worker that ends between its start and the load raises, and no worker is left."""
     found = programs.run(
         """
-        from ggufcluster.bindings import llama
+        from ggufcluster.bindings import loading
 
         def lose(*arguments, **options):
             plan = real(*arguments, **options)
@@ -142,9 +142,9 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
             return plan
 
         greedy(load())
-        real, llama.make_plan = llama.make_plan, lose
+        real, loading.make_plan = loading.make_plan, lose
         error = error_of(load, "local:2")
-        llama.make_plan = real
+        loading.make_plan = real
         report(error=error, left=workers(), later=error_of(load, "local"))
         """
     )
@@ -379,10 +379,10 @@ def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
     found = programs.run(
         """
         from dataclasses import replace
-        from ggufcluster.bindings import llama
-        real = llama.worker_devices
+        from ggufcluster.bindings import loading
+        real = loading.worker_devices
         small = lambda found: [replace(one, free=1 << 20, total=1 << 20) for one in real(found)]
-        llama.worker_devices = small
+        loading.worker_devices = small
         report(error=error_of(load, "local:2"), left=workers())
         """
     )

@@ -101,17 +101,15 @@ def test_it_reads_what_llama_server_reads(
 def test_a_request_shapes_the_prompt(native: ChatTemplate) -> None:
     """Thinking, in every way that it is asked for, and tools reach the prompt."""
     ask = {"messages": [{"role": "user", "content": "Hello"}]}
-    prompts = {
-        name: native.ask(ask | more).asked["prompt"]
-        for name, more in {
-            "plain": {},
-            "none": {"reasoning_effort": "none"},
-            "off": {"enable_thinking": False},
-            "kwargs": {"chat_template_kwargs": {"enable_thinking": False}},
-            "high": {"reasoning_effort": "high"},
-            "tools": {"tools": list(TOOLS)},
-        }.items()
+    wishes: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "none": {"reasoning_effort": "none"},
+        "off": {"enable_thinking": False},
+        "kwargs": {"chat_template_kwargs": {"enable_thinking": False}},
+        "high": {"reasoning_effort": "high"},
+        "tools": {"tools": list(TOOLS)},
     }
+    prompts = {name: native.ask(ask | more).asked["prompt"] for name, more in wishes.items()}
     assert prompts["none"] == prompts["off"] == prompts["kwargs"] != prompts["plain"]
     assert prompts["none"].endswith("</mm:think>")
     assert prompts["high"].endswith("<mm:think>")
