@@ -44,7 +44,9 @@ def workers():
 
 def load(*hosts, **options):
     from ggufcluster import Llama
-    options = {"n_ctx": 1024, "n_ubatch": 128, **options}
+    # Threads that wait for one another by spinning take seconds on a machine that is busy.
+    few = {"n_threads": 1, "n_threads_batch": 1}
+    options = {"n_ctx": 1024, "n_ubatch": 128, **few, **options}
     return Llama(TOY, workers=hosts, **options)
 
 def greedy(model, tokens=tuple(range(10, 200)), count=16):

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ggufcluster.core.toy import random_model
+from ggufcluster.core.toy_network import ToyShape
+from ggufcluster.workflows.toy import publish_model
 from tests.bindings.in_process import Programs
 
 if TYPE_CHECKING:
@@ -61,6 +64,50 @@ def test_two_workers_answer_like_one_machine(programs: Programs) -> None:
     assert found["unified"] == [False, False]
     assert found["stdout"] == []
     assert found["stderr"] == ""
+
+
+@pytest.mark.parametrize("path", ["native", "generic"])
+def test_placements_agree_on_each_sparse_path(tmp_path: Path, engine: Engine, path: str) -> None:
+    """Here, on one and on two workers the tokens are the same, and a state moves between them."""
+    shape = ToyShape(layers=3, dense_layers=1, queries_per_group=1, selected_blocks=2)
+    toy = publish_model(random_model("", shape), tmp_path / "sparse.gguf")
+    found = Programs(tmp_path, engine, toy).run(
+        """
+        import logging
+        paths = []
+        class Keep(logging.Handler):
+            def emit(self, record):
+                if "sparse attention:" in record.getMessage():
+                    paths.append(record.getMessage().split(": ")[-1])
+        logging.getLogger("ggufcluster.engine").addHandler(Keep())
+        logging.getLogger("ggufcluster.engine").setLevel(logging.DEBUG)
+
+        # More blocks of 128 than are selected, else nothing is sparse.
+        prompt = [10 + number * number % 211 for number in range(600)]
+        places = [(), ("local:1",), ("local:2",)]
+        models = [load(*place, n_ctx=1024, n_ubatch=256, msa=sys.argv[2]) for place in places]
+        tokens = [greedy(model, prompt, 12) for model in models]
+        states = [model.save_state() for model in models]
+        after = []
+        for state in states:
+            for model in models:
+                model.reset()
+                model.load_state(state)
+                seen = state.input_ids[: state.n_tokens].tolist()
+                after.append(greedy(model, [*seen, 99], 4))
+        counts = [len(workers()), len(models)]
+        for model in models:
+            model.close()
+        report(tokens=tokens, after=after, paths=paths, counts=counts)
+        """,
+        path,
+    )
+    assert found["tokens"][0] == found["tokens"][1] == found["tokens"][2]
+    assert len(set(found["tokens"][0])) > 4
+    assert len(found["after"]) == 9
+    assert all(tokens == found["after"][0] for tokens in found["after"])
+    assert found["paths"] == [f"{path} path"]
+    assert found["counts"] == [3, 3]
 
 
 def test_it_chats_streams_and_embeds(programs: Programs) -> None:
