@@ -21,14 +21,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ggufcluster.bindings.async_llama import AsyncLlama as AsyncLlama
     from ggufcluster.bindings.cluster import Cluster as Cluster
     from ggufcluster.bindings.llama import Llama as Llama
     from ggufcluster.bindings.steps import Steps as Steps
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "Llama", "Steps", "__version__"]
+__all__ = ["AsyncLlama", "Cluster", "Llama", "Steps", "__version__"]
 
 _HOMES = {
+    "AsyncLlama": "ggufcluster.bindings.async_llama",
     "Cluster": "ggufcluster.bindings.cluster",
     "Llama": "ggufcluster.bindings.llama",
     "Steps": "ggufcluster.bindings.steps",

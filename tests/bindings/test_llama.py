@@ -202,9 +202,7 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
     assert "end this process" in found["later"][1]
 
 
-def test_loading_and_dropping_leaks_nothing(
-    tmp_path: Path, engine: Engine, free_port: int
-) -> None:
+def test_loading_and_dropping_leaks_nothing(tmp_path: Path, engine: Engine, free_port: int) -> None:
     """Twenty loads leave what ten leave: memory, threads, open files, sockets and workers.
 
     Models are closed or just dropped; most are on a worker that lives on, some on two of their own.
