@@ -9,8 +9,10 @@
         answer = client.chat.completions.create(model="", messages=[...])
 
     llama = ggufcluster.Llama("m3-00001-of-00005.gguf", workers=["10.20.20.2"])
+    llama.create_chat_completion([...], tools=[...], reasoning_effort="none")
 
-Names are imported when they are first used; `Llama` loads the engine then, which must be built.
+Names are imported when they are first used; `Llama` and `AsyncLlama` load the engine then, which
+must be built.
 Errors are in `ggufcluster.errors`. Nothing prints; what the engine says goes to the logger
 ``ggufcluster.engine``.
 """
