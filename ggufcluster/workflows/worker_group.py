@@ -17,7 +17,7 @@ from ggufcluster.core.devices import LOCAL, WorkerMemory
 from ggufcluster.core.placement import check_count
 from ggufcluster.core.record import WorkerRecord
 from ggufcluster.core.worker_address import LocalWorkers, check_workers, parse_worker
-from ggufcluster.errors import HostError, WorkerBusyError
+from ggufcluster.errors import HostError, WorkerBusyError, WorkerNotReadyError
 from ggufcluster.workflows import processes, workers
 from ggufcluster.workflows.events import Note, Workflow
 from ggufcluster.workflows.machines import Machine, survey
@@ -154,7 +154,14 @@ class WorkerGroup:
         )
 
     def _attach(self, endpoint: str, engine: Engine) -> WorkerMemory:
-        report = self.seams.probe(endpoint, engine.fingerprint, timeout=_PROBE_SECONDS)
+        try:
+            report = self.seams.probe(endpoint, engine.fingerprint, timeout=_PROBE_SECONDS)
+        except WorkerNotReadyError as error:
+            if "timed out" not in error.reason:
+                raise
+            # It takes a connection at any time and answers when whoever uses it has left.
+            reason = f"{error.reason}; it serves one model at a time, is it in use?"
+            raise WorkerNotReadyError(endpoint, reason=reason, log_tail=error.log_tail) from error
         return WorkerMemory(
             endpoint,
             machine=LOCAL if endpoint.startswith("127.") else endpoint.rpartition(":")[0],

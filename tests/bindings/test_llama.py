@@ -462,7 +462,7 @@ def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
 def test_workers_that_run_already_are_used_and_left_running(
     programs: Programs, engine: Engine, free_port: int
 ) -> None:
-    """A worker given by its endpoint serves a model and outlives it; a silent one is refused."""
+    """A worker given by its endpoint serves a model and outlives it; silent ones are refused."""
     with _worker(engine, free_port) as process:
         found = programs.run(
             """
@@ -472,13 +472,18 @@ def test_workers_that_run_already_are_used_and_left_running(
 
             with load() as here, over(sys.argv[2]) as there:
                 tokens = [greedy(here), greedy(there)]
-            report(tokens=tokens, gone=error_of(over, "127.0.0.1:1"))
+                from ggufcluster.workflows import worker_group
+                worker_group._PROBE_SECONDS = 1.0
+                used = error_of(over, sys.argv[2])
+            report(tokens=tokens, used=used, gone=error_of(over, "127.0.0.1:1"))
             """,
             f"127.0.0.1:{free_port}",
         )
         assert process.poll() is None
     assert found["tokens"][0] == found["tokens"][1]
-    assert found["gone"][0] == "WorkerNotReadyError"
+    assert found["gone"][0] == found["used"][0] == "WorkerNotReadyError"
+    assert "is it in use?" in found["used"][1]
+    assert "in use" not in found["gone"][1]
 
 
 def test_without_an_engine_the_name_says_what_is_missing(

@@ -144,9 +144,9 @@ def test_attached_workers_come_last_and_are_left_alone(case: Case) -> None:
 
 def test_an_attached_worker_that_is_silent_ends_the_start(case: Case) -> None:
     """What was started for it is ended."""
-    silent = WorkerNotReadyError(f"{FIRST}:50052", reason="does not answer", log_tail=())
+    silent = WorkerNotReadyError(f"{FIRST}:50052", reason="timed out")
     case.world.trouble[f"probe {FIRST}:50052"] = [silent]
-    with pytest.raises(WorkerNotReadyError):
+    with pytest.raises(WorkerNotReadyError, match=r"timed out; .* is it in use\?"):
         case.start(case.group("local", attached=(f"{FIRST}:50052",)))
     assert case.world.alive() == []
 
