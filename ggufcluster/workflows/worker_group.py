@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggufcluster.adapters.rpc import NO_ANSWER
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.devices import LOCAL, WorkerMemory
 from ggufcluster.core.placement import check_count
@@ -157,7 +158,7 @@ class WorkerGroup:
         try:
             report = self.seams.probe(endpoint, engine.fingerprint, timeout=_PROBE_SECONDS)
         except WorkerNotReadyError as error:
-            if "timed out" not in error.reason:
+            if error.reason != NO_ANSWER:
                 raise
             # It takes a connection at any time and answers when whoever uses it has left.
             reason = f"{error.reason}; it serves one model at a time, is it in use?"

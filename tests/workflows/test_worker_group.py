@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ggufcluster.adapters.rpc import NO_ANSWER
 from ggufcluster.core.build_id import Backend, BuildOptions
 from ggufcluster.core.engine import Engine
 from ggufcluster.core.machine import Machine
@@ -144,9 +145,9 @@ def test_attached_workers_come_last_and_are_left_alone(case: Case) -> None:
 
 def test_an_attached_worker_that_is_silent_ends_the_start(case: Case) -> None:
     """What was started for it is ended."""
-    silent = WorkerNotReadyError(f"{FIRST}:50052", reason="timed out")
+    silent = WorkerNotReadyError(f"{FIRST}:50052", reason=NO_ANSWER)
     case.world.trouble[f"probe {FIRST}:50052"] = [silent]
-    with pytest.raises(WorkerNotReadyError, match=r"timed out; .* is it in use\?"):
+    with pytest.raises(WorkerNotReadyError, match=r"in time; .* is it in use\?"):
         case.start(case.group("local", attached=(f"{FIRST}:50052",)))
     assert case.world.alive() == []
 
