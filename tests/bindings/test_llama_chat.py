@@ -85,3 +85,70 @@ report(wrong=wrong, ways=ways)
     assert found["wrong"] == []
     assert found["ways"] > 2 * len(NAMES)
     assert found["stderr"] == ""
+
+
+def test_wishes_reach_the_prompt_and_mistakes_are_named(programs: Programs) -> None:
+    """Our own options shape the prompt; a request that cannot be served raises, the next is."""
+    found = programs.run(
+        """
+        ask = [{"role": "user", "content": "Hello"}]
+        ends = {}
+        with load(n_ctx=1024) as model:
+            real = model.tokenize
+            def told(text, *arguments, **options):
+                if options.get("add_bos"):
+                    ends[name] = text.decode()[-16:]
+                return real(text, *arguments, **options)
+            model.tokenize = told
+            wishes = {
+                "plain": {},
+                "effort": {"reasoning_effort": "none"},
+                "thinking": {"enable_thinking": False},
+                "high": {"reasoning_effort": "high"},
+            }
+            for name, wish in wishes.items():
+                model.create_chat_completion(ask, max_tokens=1, **wish)
+            name = "later"
+            model.create_chat_completion(ask, max_tokens=1)
+            chosen = {"type": "function", "function": {"name": "nowhere"}}
+            errors = [
+                error_of(model.create_chat_completion, ask, tools=[], tool_choice=chosen),
+                error_of(model.create_chat_completion, [{"role": "user"}]),
+            ]
+            after = model.create_chat_completion(ask, max_tokens=1)["choices"][0]["finish_reason"]
+        with load(n_ctx=1024, chat_format="chatml") as model:
+            errors.append(error_of(model.create_chat_completion, ask, reasoning_effort="low"))
+            model.create_chat_completion(ask, max_tokens=1)
+        report(ends=ends, errors=errors, after=after)
+        """
+    )
+    ends = found["ends"]
+    assert ends["effort"] == ends["thinking"] != ends["plain"] == ends["later"]
+    assert ends["effort"].endswith("</mm:think>")
+    assert ends["high"].endswith("<mm:think>")
+    kinds = [kind for kind, _ in found["errors"]]
+    assert kinds == ["ChatRequestError", "ChatRequestError", "ConfigError"]
+    assert "nowhere" in found["errors"][0][1]
+    assert found["after"] == "length"
+    assert found["stderr"] == ""
+
+
+def test_a_schema_binds_any_model(tmp_path: Path, engine: Engine, toys: dict[str, Path]) -> None:
+    """Even random weights, sampled wildly, give an answer of the schema; free text they do not."""
+    found = Programs(tmp_path, engine, toys["random"]).run(
+        """
+        def said(**options):
+            ask = [{"role": "user", "content": "Hello"}]
+            wild = {"temperature": 1.5, "max_tokens": 64, "reasoning_effort": "none"}
+            answer = model.create_chat_completion(ask, **wild, **options)
+            return answer["choices"][0]["message"]["content"].strip()
+
+        schema = {"name": "a", "schema": {"enum": ["yes", "no"]}}
+        strict = {"type": "json_schema", "json_schema": schema}
+        with load(n_ctx=1024) as model:
+            report(free=said(), strict=[said(response_format=strict) for _ in range(3)])
+        """
+    )
+    assert {*found["strict"]} <= {'"yes"', '"no"'}
+    assert found["free"] not in {'"yes"', '"no"'}
+    assert found["stderr"] == ""
