@@ -115,7 +115,7 @@ def test_wishes_reach_the_prompt_and_mistakes_are_named(programs: Programs) -> N
                 error_of(model.create_chat_completion, ask, tools=[], tool_choice=chosen),
                 error_of(model.create_chat_completion, [{"role": "user"}]),
             ]
-            after = model.create_chat_completion(ask, max_tokens=1)["choices"][0]["finish_reason"]
+            after = model.create_chat_completion(ask, max_tokens=1)["choices"][0]["message"]["role"]
         with load(n_ctx=1024, chat_format="chatml") as model:
             errors.append(error_of(model.create_chat_completion, ask, reasoning_effort="low"))
             model.create_chat_completion(ask, max_tokens=1)
@@ -129,7 +129,7 @@ def test_wishes_reach_the_prompt_and_mistakes_are_named(programs: Programs) -> N
     kinds = [kind for kind, _ in found["errors"]]
     assert kinds == ["ChatRequestError", "ChatRequestError", "ConfigError"]
     assert "nowhere" in found["errors"][0][1]
-    assert found["after"] == "length"
+    assert found["after"] == "assistant"
     assert found["stderr"] == ""
 
 
