@@ -230,7 +230,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 USER_PROJECT = """
-from ggufcluster import Cluster, Llama, Steps
+from ggufcluster import AsyncLlama, Cluster, Llama, Steps
 
 def main() -> str:
     steps: Steps[Cluster] = Cluster.starting(["local"], model="m.gguf", ctx="max")
@@ -241,9 +241,15 @@ def main() -> str:
         cluster.client().chat.completions.create(model="", messages=[])
     with Llama("m.gguf", workers=["local"], n_ctx=4096) as model:
         reveal_type(model.tokenize(b"x"))
+        model.create_chat_completion([], reasoning_effort="none", stream=True)
     Cluster.up(["local"], kv_tipe="f16")
     Llama("m.gguf", workers=3)
     return cluster.base_url
+
+async def later() -> None:
+    async with await AsyncLlama.load("m.gguf", workers=["local"]) as llama:
+        reveal_type(await llama.run(llama.model.n_ctx))
+        await llama.embed(["x"])
 """
 
 
@@ -263,6 +269,8 @@ def test_a_users_project_is_checked(tmp_path: Path) -> None:
     assert 'Revealed type is "bool"' in done.stdout
     assert "list[int]" in done.stdout or "list[builtins.int]" in done.stdout
     assert "Started" in done.stdout
-    assert len(errors) == 2, done.stdout
+    assert 'Revealed type is "int"' in done.stdout
+    assert len(errors) == 3, done.stdout
     assert "kv_tipe" in errors[0]
     assert "workers" in errors[1]
+    assert "embed" in errors[2]

@@ -152,3 +152,13 @@ def test_any_text_can_be_read(native: ChatTemplate) -> None:
     text = 'nul \0 quote " snow \u2603 \U0001f600 end'
     answer = native.ask({"messages": [{"role": "user", "content": "x"}]})
     assert answer.read(text, AnswerState.ENDED)["message"]["content"] == text
+
+
+def test_nothing_is_printed(native: ChatTemplate, capfd: pytest.CaptureFixture[str]) -> None:
+    """What llama-server would log stays unsaid; the model is told of an image that is left out."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    asked = native.ask({"messages": [{"role": "user", "content": [picture]}]}).asked
+    assert "An image was left out" in asked["prompt"]
+    with pytest.raises(ChatRequestError):
+        native.ask({})
+    assert capfd.readouterr() == ("", "")
