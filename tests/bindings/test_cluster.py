@@ -150,6 +150,7 @@ def test_a_head_elsewhere_is_asked_and_not_ended() -> None:
     """A head known by its URL only has a status and a client, and is not ours to end."""
     with serving(body={"data": []}) as server:
         cluster = Cluster.attach(f"{server.root}/v1/", api_key="k")
+        assert cluster.api_key == "k"
         status = cluster.status()
         models = cluster.client(timeout=5).models.list()
         with pytest.raises(ConfigError, match="only the machine that started it"):
