@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ggufcluster import Cluster, Llama, resources
+from ggufcluster.adapters.ports import free_port
 from ggufcluster.bindings.process_engine import process_engine
 from ggufcluster.core.toy import random_model
 from ggufcluster.core.toy_network import ToyShape
@@ -115,6 +116,7 @@ def run_rounds(path: Path, asked: argparse.Namespace) -> list[Row]:
         ctx=2048,
         ubatch=UBATCH,
         backend="cpu",
+        port=free_port(),
         tool_check=False,
         extra=["--threads", "1", "--threads-batch", "1"],
     )
@@ -146,7 +148,7 @@ def ways_of(
     cluster: Cluster, model: Llama, asked: argparse.Namespace
 ) -> dict[str, Callable[[], Iterator[str]]]:
     """Return each way as a stream of pieces of text."""
-    prompt = [1000 + number * number % 9973 for number in range(asked.prompt)]
+    prompt = [10 + number * number % 211 for number in range(asked.prompt)]
     messages = [{"role": "user", "content": MESSAGE}]
     web = httpx.Client(base_url=cluster.record.root, timeout=600)
     completion = {"prompt": prompt, "n_predict": asked.tokens}

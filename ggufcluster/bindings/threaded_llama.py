@@ -77,7 +77,9 @@ class ThreadedLlama(llama_cpp.Llama):
         """Evaluate tokens, one ubatch at a time; raises `WorkerLostError` if a worker is lost."""
         for start in range(0, max(1, len(tokens)), self.n_batch):
             self.check_stop()
-            self._engine.call(partial(super().eval, tokens[start : start + self.n_batch]))
+            part = tokens[start : start + self.n_batch]
+            more = start + self.n_batch < len(tokens) and not self._logits_all
+            self._engine.call(partial(self._eval_unread if more else super().eval, part))
 
     def sample(self, *args: Any, **options: Any) -> int:
         """Sample the next token; raises `WorkerLostError` if a worker is lost."""
@@ -170,6 +172,17 @@ class ThreadedLlama(llama_cpp.Llama):
         """Raise `asyncio.CancelledError` if `AsyncLlama` gave up what is computed."""
         if self.stop_asked.is_set():
             raise CancelledError
+
+    def _eval_unread(self, tokens: Sequence[int]) -> None:
+        """Evaluate a part of a prompt; logits are not computed, as the next part follows."""
+        past, count = self.n_tokens, len(tokens)
+        self._requires_eval = True
+        self._ctx.kv_cache_seq_rm(-1, past, -1)
+        self._batch.set_batch(batch=tokens, n_past=past, logits_all=False)
+        self._batch.batch.logits[count - 1] = False
+        self._ctx.decode(self._batch)
+        self.input_ids[past : past + count] = tokens
+        self.n_tokens += count
 
     def _init_sampler(self, *args: Any, **options: Any) -> Any:
         grammar = options.get("grammar")
