@@ -14,7 +14,6 @@ from ggufcluster.adapters.line_input import LineInput
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import free_port, try_listen
 from ggufcluster.adapters.rpc import measure_link, probe_worker
-from ggufcluster.adapters.ssh import SshRemote, find_target
 from ggufcluster.adapters.tool_file import Toolbox, load_toolbox
 from ggufcluster.config import load_settings
 from ggufcluster.core.build_id import Backend
@@ -22,6 +21,7 @@ from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
 from ggufcluster.core.wish import Wish
 from ggufcluster.core.worker_address import SshWorker, parse_worker
+from ggufcluster.hub_wiring import open_hub
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine
 from ggufcluster.workflows.inspect import (
@@ -97,6 +97,9 @@ class World:
 
     def connect(self, worker: SshWorker) -> FarRemote:
         """Return the connection to a host, opening it if there is none yet."""
+        # It takes long to load, and much is done without any other host.
+        from ggufcluster.adapters.ssh import SshRemote, find_target  # noqa: PLC0415
+
         key = str(worker)
         if key not in self._hosts:
             remote = SshRemote(find_target(worker), accept_new_host_keys=self._accept)
@@ -184,13 +187,6 @@ def build_request(settings: Settings) -> BuildRequest:
         jobs=settings["engine.jobs"],
         source=Path(source) if source else None,
     )
-
-
-def open_hub() -> Hub:
-    """Return the model hub that the environment names."""
-    from ggufcluster.adapters.hub import HuggingFaceHub  # noqa: PLC0415 - only downloads need it
-
-    return HuggingFaceHub()
 
 
 def available_memory(settings: Settings) -> dict[str, int]:

@@ -15,7 +15,7 @@ from ggufcluster.adapters.partial_file import PartialFile, PrefixHash
 from ggufcluster.core.download.policy import FetchPolicy, Remedy, remedy
 from ggufcluster.core.download.schedule import Claim, Schedule, part_size
 from ggufcluster.core.http_answers import backoff_seconds
-from ggufcluster.core.units import size_text
+from ggufcluster.core.units import KIB, size_text
 from ggufcluster.errors import RemoteChangedError, TransferError
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from ggufcluster.adapters.http import RangeClient
 
-_BUFFER = 1 << 20
+# Stays in a processor's cache from being received to being written; smaller ones take more turns.
+_BUFFER = 512 * KIB
 _TICK = 0.2
 _CHECKPOINT_SECONDS = 5.0
 _MOST_HASHERS = 4
@@ -84,7 +85,12 @@ class Fetch:
         gaps = [file.partial.gaps for file in self.files]
         missing = sum(end - start for spans in gaps for start, end in spans)
         self.part_bytes = policy.part_bytes or part_size(missing, policy.connections)
-        self._schedule = Schedule(gaps, part_bytes=self.part_bytes, least_split=policy.least_split)
+        self._schedule = Schedule(
+            gaps,
+            part_bytes=self.part_bytes,
+            least_split=policy.least_split,
+            connections=policy.connections,
+        )
         lock = threading.RLock()
         self._changed = threading.Condition(lock)  # claims come and go
         self._room = threading.Condition(lock)  # bytes became safe on disk

@@ -46,6 +46,9 @@ def download(
     restart: Annotated[
         bool, typer.Option("--restart", help="Replace files and parts of another version.")
     ] = False,
+    inspect: Annotated[
+        bool, typer.Option("--inspect/--no-inspect", help="Judge a model by its headers first.")
+    ] = True,
     to_workers: Annotated[
         bool, typer.Option("--to-workers", help="Then send the files to every worker, too.")
     ] = False,
@@ -58,6 +61,7 @@ def download(
 
     Ctrl-C keeps what has come; the same command goes on from there. HF_TOKEN, HF_ENDPOINT,
     HF_HUB_OFFLINE and proxy variables are honoured; files in the hub's cache are linked.
+    Headers come first: a model that `inspect` refuses is not fetched.
     Workers need no copy to compute; with one, a worker can take the head's place.
 
     Examples:
@@ -65,7 +69,7 @@ def download(
       ggufcluster download OWNER/NAME --include '*Q4_K_M*' --dir /models
     """
     from ggufcluster.cli.output import Output
-    from ggufcluster.wiring import open_hub
+    from ggufcluster.hub_wiring import open_hub
     from ggufcluster.workflows.download import download as bring
 
     request = _request(
@@ -76,6 +80,7 @@ def download(
         folder=folder,
         parts=parts,
         restart=restart,
+        inspect=inspect,
     )
     flags: dict[str, object] = {"workers.hosts": worker or None, _KEYS: accept_new_host_keys}
     settings = _settings_with_workers(flags) if to_workers else None
@@ -115,7 +120,8 @@ def models(
     from ggufcluster.cli.output import Output
     from ggufcluster.config import load_settings
     from ggufcluster.core.download.presets import spare_bytes
-    from ggufcluster.wiring import available_memory, open_hub
+    from ggufcluster.hub_wiring import open_hub
+    from ggufcluster.wiring import available_memory
     from ggufcluster.workflows.catalogue import known_models
 
     flags = {
@@ -172,6 +178,7 @@ def _request(
     folder: Path | None,
     parts: int,
     restart: bool,
+    inspect: bool,
 ) -> DownloadRequest:
     from ggufcluster.core.download.listing import require_repository_name
     from ggufcluster.core.download.policy import FetchPolicy
@@ -192,6 +199,7 @@ def _request(
         include=include,
         revision=revision,
         restart=restart,
+        inspect=inspect,
         policy=FetchPolicy(connections=parts),
     )
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import secrets
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -84,6 +85,7 @@ class HubServer:
         prefix: Path before everything, such as ``/mirror``.
         rate: Bytes a second that the file server sends over all connections; None for no limit.
         connection_rate: Bytes a second that it sends over one connection; None for no limit.
+        host: Address of the loopback interface; ``::1`` for IPv6.
 
     Attributes:
         token: Access token that private and gated repositories want.
@@ -95,9 +97,15 @@ class HubServer:
     """
 
     def __init__(
-        self, *, prefix: str = "", rate: float | None = None, connection_rate: float | None = None
+        self,
+        *,
+        prefix: str = "",
+        rate: float | None = None,
+        connection_rate: float | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.prefix = prefix
+        self._host = f"[{host}]" if ":" in host else host
         self.token = f"hf_{secrets.token_hex(8)}"
         self.asked: list[Asked] = []
         self.served = 0
@@ -114,7 +122,7 @@ class HubServer:
         self._commits: dict[tuple[str, str], dict[str, Published]] = {}
         self._lock = threading.Lock()
         self.stopped = threading.Event()
-        self._servers = [_Server(HubHandler, self), _Server(FileHandler, self)]
+        self._servers = [_server(host)(kind, host, self) for kind in (HubHandler, FileHandler)]
         self._threads = [
             threading.Thread(target=s.serve_forever, args=(_POLL,)) for s in self._servers
         ]
@@ -134,12 +142,12 @@ class HubServer:
     @property
     def root(self) -> str:
         """Address of the hub: what HF_ENDPOINT would be."""
-        return f"http://127.0.0.1:{self._servers[0].server_port}{self.prefix}"
+        return f"http://{self._host}:{self._servers[0].server_port}{self.prefix}"
 
     @property
     def files_root(self) -> str:
         """Address of the file server: another origin."""
-        return f"{self._files_scheme}://127.0.0.1:{self._servers[1].server_port}"
+        return f"{self._files_scheme}://{self._host}:{self._servers[1].server_port}"
 
     def publish(
         self,
@@ -235,12 +243,20 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], hub: HubServer) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
+    def __init__(self, handler: type[BaseHTTPRequestHandler], host: str, hub: HubServer) -> None:
+        super().__init__((host, 0), handler)
         self.hub = hub
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Be quiet about clients that go away."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _server(host: str) -> type[_Server]:
+    return _Server6 if ":" in host else _Server
 
 
 def _published(content: bytes | Path, *, lfs: bool) -> Published:

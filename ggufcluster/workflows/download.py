@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggufcluster.adapters import files
+from ggufcluster.adapters.http import RangeClient
 from ggufcluster.adapters.partial_file import hash_file, read_note, usable_spans
 from ggufcluster.core.download.choice import choose, first_shard
 from ggufcluster.core.download.extents import Extents
@@ -23,6 +24,7 @@ from ggufcluster.errors import (
 )
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Warned, Workflow
 from ggufcluster.workflows.fetch import fetch_all
+from ggufcluster.workflows.first_look import Addresses, look_first
 from ggufcluster.workflows.places import Place, keep_listing, kept_listing, locked
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _MARGIN = 64 * MIB
 _REPORT_BYTES = 64 * MIB
+# A look ahead that has to wait longer is left out: the download itself waits with a countdown.
+_LOOK_WAIT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class DownloadRequest:
         include: Shell pattern instead.
         revision: Branch, tag or commit.
         restart: Replace files and parts of another version, instead of refusing.
+        inspect: Judge a model by its headers before the rest of it is fetched.
         policy: How many connections and how patient.
     """
 
@@ -55,6 +60,7 @@ class DownloadRequest:
     include: str | None = None
     revision: str = "main"
     restart: bool = False
+    inspect: bool = True
     policy: FetchPolicy = field(default_factory=FetchPolicy)
 
 
@@ -87,6 +93,7 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
 
     Raises:
         DownloadError: See the tree.
+        ModelFileError: The headers tell that the engine cannot run the model.
         DiskFullError: Too little space, before or meanwhile; what has come is kept.
     """
     folder = Path(request.folder).expanduser().absolute()
@@ -103,7 +110,8 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
             reason = f"HF_HUB_OFFLINE is set and {len(missing)} files are not here: {names}"
             raise OfflineError(reason, where=request.repository)
         files.require_space(folder, fetched + _MARGIN if missing else 0)
-        yield from fetch_all(missing, listing, hub, policy=request.policy)
+        if missing:
+            yield from _bring(places, missing, request, Addresses(hub, listing), hub)
         _require_one_set(places)
         if not hub.is_offline:
             keep_listing(folder, listing)
@@ -116,6 +124,25 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
         fetched=fetched,
         linked=linked,
     )
+
+
+def _bring(
+    places: Sequence[Place],
+    missing: Sequence[Place],
+    request: DownloadRequest,
+    addresses: Addresses,
+    hub: Hub,
+) -> Workflow[None]:
+    """Fetch what is missing, unless its headers tell that it is of no use."""
+    with RangeClient(
+        token=hub.token,
+        token_for=hub.endpoint,
+        read_seconds=request.policy.silence,
+        longest_wait=_LOOK_WAIT,
+    ) as client:
+        if request.inspect:
+            yield from look_first(places, missing, addresses, client)
+        yield from fetch_all(missing, addresses, client, policy=request.policy)
 
 
 def _listing(request: DownloadRequest, folder: Path, hub: Hub) -> Listing:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.adapters import files
 from ggufcluster.adapters.fetching import Fetch
-from ggufcluster.adapters.http import RangeClient
 from ggufcluster.adapters.partial_file import PartialFile
 from ggufcluster.core.units import size_text
 from ggufcluster.errors import ChecksumError, DiskFullError, RemoteChangedError
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Warned, Workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ggufcluster.adapters.hub import Hub
-    from ggufcluster.core.download.listing import Listing
+    from ggufcluster.adapters.http import RangeClient
     from ggufcluster.core.download.policy import FetchPolicy
+    from ggufcluster.workflows.first_look import Addresses
     from ggufcluster.workflows.places import Place
 
 _REPORT_SECONDS = 0.5
@@ -28,9 +27,15 @@ _GATE = "seconds that the server asks to wait"
 
 
 def fetch_all(
-    places: Sequence[Place], listing: Listing, hub: Hub, *, policy: FetchPolicy
+    places: Sequence[Place], addresses: Addresses, client: RangeClient, *, policy: FetchPolicy
 ) -> Workflow[None]:
     """Fetch files to their places.
+
+    Args:
+        places: Where each goes; they are locked.
+        addresses: Where they come from.
+        client: Connections.
+        policy: How many connections at once, and how patient.
 
     Raises:
         DownloadError: One cannot be had, or is not what was published.
@@ -45,19 +50,14 @@ def fetch_all(
     if before:
         yield Note(f"going on with {size_text(before)} that are here")
     sources = [
-        (partial, _resolver(hub, listing, place))
+        (partial, addresses.resolver(place.published))
         for partial, place in zip(partials, places, strict=True)
     ]
-    client = RangeClient(token=hub.token, token_for=hub.endpoint, read_seconds=policy.silence)
-    with client, _kept(partials, places), Fetch(sources, client, policy=policy) as fetch:
+    with _kept(partials, places), Fetch(sources, client, policy=policy) as fetch:
         yield from _Run(fetch, places).follow()
     size = sum(place.published.size for place in places)
     rate = (size - before) / max(time.monotonic() - begin, 1e-3)
     yield Finished(_TOTAL, f"{size_text(size)}, verified, {size_text(rate)}/s")
-
-
-def _resolver(hub: Hub, listing: Listing, place: Place) -> Callable[[], str]:
-    return lambda: hub.address(listing, place.published)
 
 
 @contextmanager

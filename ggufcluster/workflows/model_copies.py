@@ -23,7 +23,7 @@ from ggufcluster.core.model_copy import (
 )
 from ggufcluster.core.units import MIB
 from ggufcluster.core.worker_address import LocalWorkers, parse_worker
-from ggufcluster.errors import CopyDiffersError, DiskFullError, RemoteCommandError
+from ggufcluster.errors import CopyDiffersError, DiskFullError, HostError, RemoteCommandError
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Workflow
 from ggufcluster.workflows.machines import survey
 
@@ -155,13 +155,21 @@ def _send(remote: Remote, path: Path, target: PurePosixPath, have: int) -> Workf
         ours.update(data)
         yield Progress(label, offset + len(data), size, Unit.BYTES)
     for offset, data in _chunks(path, have):
-        _append(remote, part, offset, data)
+        try:
+            _append(remote, part, offset, data)
+        except HostError as error:
+            if not isinstance(error, CopyDiffersError):
+                error.add_note("what has arrived there stays; repeated, it goes on")
+            raise
         ours.update(data)
         yield Progress(label, offset + len(data), size, Unit.BYTES)
     if not size:
         _append(remote, part, 0, b"")
-    _publish(remote, part, target, size=size, sha256=ours.hexdigest())
     yield Finished(label)
+    checking = f"Verifying {path.name} on {remote.name}"
+    yield Started(checking)
+    _publish(remote, part, target, size=size, sha256=ours.hexdigest())
+    yield Finished(checking)
     return Copied(target, ours.hexdigest(), sent=size - have)
 
 

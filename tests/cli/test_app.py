@@ -298,3 +298,10 @@ def test_a_reader_that_goes_away_gets_no_complaint(
         done = subprocess.run(words, check=False, stdout=pipe, stderr=subprocess.PIPE, env=env)
     assert done.returncode == 1
     assert done.stderr == b""
+
+
+def test_ssh_is_loaded_for_ssh_workers_only() -> None:
+    """Wiring, and with it most commands, starts without what takes longest to load."""
+    code = "import sys, ggufcluster.wiring; print('paramiko' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

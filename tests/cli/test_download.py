@@ -31,8 +31,8 @@ def server() -> Iterator[HubServer]:
 
 
 def start(server: HubServer, folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
-    """Start a download."""
-    command = [sys.executable, "-m", "ggufcluster", "download", *words]
+    """Start a download of made-up contents."""
+    command = [sys.executable, "-m", "ggufcluster", "download", "--no-inspect", *words]
     surroundings = os.environ | {
         "HF_ENDPOINT": server.root,
         "HOME": str(folder),
@@ -72,9 +72,9 @@ def test_a_model_lands_where_up_looks_for_it(server: HubServer, tmp_path: Path) 
         {name: (folder / name).read_bytes() for name in files}
     )
     events = [json.loads(line) for line in err.splitlines()]
-    last = [event for event in events if event["event"] == "progress"][-3:]
-    assert all(event["done"] == event["total"] for event in last)
-    assert {event["label"] for event in last} == {"download", "shard 1 of 2", "shard 2 of 2"}
+    last = {event["label"]: event for event in events if event["event"] == "progress"}
+    assert set(last) == {"download", "shard 1 of 2", "shard 2 of 2"}
+    assert all(event["done"] == event["total"] for event in last.values())
 
 
 def test_ctrl_c_keeps_what_came(server: HubServer, tmp_path: Path) -> None:
@@ -197,3 +197,39 @@ def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path
     code, out, err = finish(start(server, tmp_path, *words))
     assert code == 0, err
     assert len(json.loads(out)["files"]) == 2
+
+
+def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path: Path) -> None:
+    """The exit code is that of `inspect`, the way around it is told, and nothing is fetched."""
+    server.publish(REPO, {"m-Q8_0.gguf": content(1_000_000)})
+    code, out, err = finish(start(server, tmp_path, REPO, "--inspect"))
+    assert (code, out) == (41, "")
+    assert "not a GGUF file" in err
+    assert "--no-inspect" in err
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+def known(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """List the known models without asking anybody."""
+    command = [sys.executable, "-m", "ggufcluster", "models", "--no-ask", *words]
+    surroundings = os.environ | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, env=surroundings, cwd=folder, capture_output=True, text=True, check=True
+    )
+
+
+def test_known_models_are_listed_with_whether_they_fit(tmp_path: Path) -> None:
+    """For each its attention, its size and what of this machine's memory it leaves or lacks."""
+    found = json.loads(known(tmp_path, "--json").stdout)
+    (available,) = found["nodes"].values()
+    models = {model["repository"]: model for model in found["models"]}
+    dense = models["unsloth/MiniMax-M3-GGUF"]
+    assert not dense["has_indexer"]
+    assert models["AesSedai/MiniMax-M3-GGUF"]["has_indexer"]
+    assert abs(dense["spare"] - (max(0, available - (9 << 30)) - dense["size"])) < 1 << 30
+    assert dense["fits"] is (dense["spare"] >= 0)
+    assert models["bartowski/MiniMax-M3-GGUF"]["fits"] is None
+
+    lines = known(tmp_path).stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("UD-IQ4_XS" in line and "dense" in line for line in lines)

@@ -18,7 +18,7 @@ from tests.engine.test_toy_models import SPARSE, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.engine.test_toy_models import Engine
+    from tests.engine.rpc_workers import Engine
 
 pytestmark = pytest.mark.engine
 

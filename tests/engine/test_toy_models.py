@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,16 +17,18 @@ from ggufcluster import resources
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.core.toy_script import conversation, thought, tool_call
 from ggufcluster.workflows.toy import write_toys
+from tests.engine.rpc_workers import START_SECONDS, free_port, rpc_worker, running
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ggufcluster.core.toy_script import Json, Line
+    from tests.engine.rpc_workers import Engine
 
 pytestmark = pytest.mark.engine
 
-START_SECONDS = 60
 ANSWER_SECONDS = 120
 SPARSE = ("-np", "1", "-fa", "on")
 SAMPLED = ("--temp", "1.0", "--top-k", "40", "--top-p", "0.95")
@@ -48,12 +48,6 @@ WEATHER_TOOL = {
 }
 QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "Grüße! How is the weather? 🙂"}]
 REASONING = "The user wants to know the weather. I have a tool for that, so I call it for Paris."
-
-
-class Engine(Protocol):
-    """What these tests need of the `engine` fixture."""
-
-    bin: Path
 
 
 @dataclass(frozen=True)
@@ -101,33 +95,6 @@ class Server:
         return answer
 
 
-def free_port() -> int:
-    """Find a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server and end it, and only it, at the end."""
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
 def is_healthy(url: str) -> bool:
     """Ask a llama-server whether its model is loaded."""
     try:
@@ -156,27 +123,6 @@ def serving(engine: Engine, model: Path, *options: str) -> Iterator[Server]:
     with running(command, server.log) as process:
         wait_until_healthy(server, process)
         yield server
-
-
-def is_listening(port: int) -> bool:
-    """Connect and close at once; an RPC server's log is buffered and says nothing yet."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextmanager
-def rpc_worker(engine: Engine, folder: Path) -> Iterator[str]:
-    """Run an RPC server on this machine until the block ends; gives its endpoint."""
-    port = free_port()
-    log = folder / f"worker-{port}.log"
-    command = [str(engine.bin / "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port)]
-    with running(command, log) as process:
-        deadline = time.monotonic() + START_SECONDS
-        while not is_listening(port):
-            alive = process.poll() is None and time.monotonic() < deadline
-            assert alive, log.read_text(errors="replace")
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
 
 
 def template_text() -> str:

@@ -77,11 +77,15 @@ class Reference:
     program: Path
     folder: Path
 
+    def command(self, asked: Path, answered: Path) -> list[Path | str]:
+        """Give the words that run one request."""
+        return [self.program, asked, answered]
+
     def ask(self, request: Request) -> Reply:
-        """Run the reference on one request."""
+        """Run the driver on one request."""
         asked, answered = self.folder / "request", self.folder / "reply"
         request.write(asked)
-        subprocess.run([self.program, asked, answered], check=True)
+        subprocess.run(self.command(asked, answered), check=True)
         reply = answered.read_bytes()
         shape = (*request.index_query.shape[:3], request.top)
         cut = int(np.prod(shape)) * 4

@@ -1,32 +1,27 @@
 """The CPU reference of sparse attention agrees with transformers, and does what is asked of it.
 
-golden.json names what made the golden vectors; golden.f32 holds their outputs, as
-`msa_numbers.sample` keeps them. Both were made by scripts/gpu/make_msa_golden.py.
+scripts/gpu/check_golden.py asks the CUDA kernels for the same, where there is a GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
 
-from tests.vendor.msa_numbers import BLOCK, GROUPS, TOP, draw, sample
-from tests.vendor.msa_reference import ROOT, Reference, Request, attend, compile_reference
+from tests.vendor.msa_golden import CASES, golden_ids, golden_outputs, sequence, spread
+from tests.vendor.msa_numbers import BLOCK, GROUPS, draw, sample
+from tests.vendor.msa_reference import Reference, Request, attend, compile_reference
 
 if TYPE_CHECKING:
     from tests.vendor.msa_reference import Floats, Integers, Reply
 
-GOLDEN: Final = ROOT / "tests" / "data" / "msa"
-CASES: Final[list[dict[str, Any]]] = json.loads((GOLDEN / "golden.json").read_text())["cases"]
 # Both sides add up to 2,048 products in another order; transformers does so in f32. The outputs
 # reach 2, and differ by up to 0.24 between sparse and dense.
 TOLERANCE: Final = 2e-6
-LONGEST: Final = 36 * BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,48 +53,6 @@ def golden(reference: Reference, request: pytest.FixtureRequest) -> Golden:
     return Golden(golden_ids(case), golden_outputs(number), reply)
 
 
-@functools.cache
-def all_rows(name: str) -> Floats:
-    """Draw a whole cache once."""
-    return draw(name, 0, LONGEST)
-
-
-def sequence(keys: int, tokens: int) -> Request:
-    """Ask for the last tokens of a sequence that lies in its cells in order, an entry a block."""
-    cells = -(-keys // BLOCK) * BLOCK
-    first = keys - tokens
-    return Request(
-        pos_map=np.arange(0, cells, BLOCK, dtype=np.int32)[None],
-        position=np.arange(first, keys, dtype=np.int32)[None],
-        step=BLOCK,
-        index_query=draw("index_query", first, tokens)[None],
-        index_key=all_rows("index_key")[None, :cells],
-        query=draw("query", first, tokens)[None],
-        key=all_rows("key")[None, :cells],
-        value=all_rows("value")[None, :cells],
-    )
-
-
-def spread(request: Request) -> Request:
-    """Put the positions into other cells in no order, with an entry each and free cells of NaN."""
-    cells = request.key.shape[1]
-    places = np.random.default_rng(7).permutation(cells + 50)[:cells]
-
-    def moved(rows: Floats) -> Floats:
-        out = np.full((1, cells + 50, *rows.shape[2:]), np.nan, dtype=np.float32)
-        out[0, places] = rows[0]
-        return out
-
-    return dataclasses.replace(
-        request,
-        pos_map=places.astype(np.int32)[None],
-        step=1,
-        index_key=moved(request.index_key),
-        key=moved(request.key),
-        value=moved(request.value),
-    )
-
-
 def without(request: Request, positions: range) -> Request:
     """Take positions out of a spread sequence, with what their cells held."""
     pos_map = request.pos_map.copy()
@@ -110,25 +63,6 @@ def without(request: Request, positions: range) -> Request:
     return dataclasses.replace(
         request, pos_map=pos_map, index_key=keys[0], key=keys[1], value=keys[2]
     )
-
-
-def golden_ids(case: dict[str, Any]) -> Integers:
-    """Read the blocks of a case, shape (token, group, top)."""
-    ids = np.full((case["tokens"], GROUPS, TOP), -1, dtype=np.int32)
-    for token, groups in enumerate(case["ids"]):
-        for group, words in enumerate(groups):
-            blocks = [int(word) for word in words.split()]
-            ids[token, group, : len(blocks)] = blocks
-    return ids
-
-
-def golden_outputs(number: int) -> Floats:
-    """Read the kept outputs of a case, shape (token, head, 16)."""
-    outputs = np.fromfile(GOLDEN / "golden.f32", "<f4").reshape(
-        -1, *sample(draw("query", 0, 1)).shape[1:]
-    )
-    first = sum(case["tokens"] for case in CASES[:number])
-    return outputs[first : first + CASES[number]["tokens"]]
 
 
 def seen_by(request: Request, ids: Integers, group: int, position: int) -> list[int]:

@@ -13,6 +13,7 @@ from ggufcluster.workflows.download import Downloaded, DownloadRequest, download
 from ggufcluster.workflows.events import Event, Progress, Warned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ggufcluster.core.secret import Secret
@@ -53,7 +54,9 @@ class Downloader:
     cache: Path
     token: Secret | None = None
     policy: FetchPolicy = POLICY
+    inspect: bool = False  # most contents are made up
     events: list[Event] = field(default_factory=list)
+    on_event: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -72,12 +75,14 @@ class Downloader:
             include=include,
             revision=revision,
             restart=restart,
+            inspect=self.inspect,
             policy=self.policy,
         )
         workflow = download(request, hub=hub)
         try:
             while True:
                 self.events.append(next(workflow))
+                self.on_event()
         except StopIteration as end:
             done: Downloaded = end.value
             return done
@@ -87,7 +92,13 @@ class Downloader:
     def stop_at(self, count: int, **wanted: str) -> int:
         """Stop as Ctrl-C would once `count` bytes have come; return how many had come."""
         hub = HuggingFaceHub(endpoint=self.server.root, token=self.token, cache=self.cache)
-        request = DownloadRequest(REPO, self.folder, policy=self.policy, **wanted)  # type: ignore[arg-type]
+        request = DownloadRequest(
+            REPO,
+            self.folder,
+            inspect=self.inspect,
+            policy=self.policy,
+            **wanted,  # type: ignore[arg-type]
+        )
         workflow = download(request, hub=hub)
         for event in workflow:
             if isinstance(event, Progress) and event.label == "download" and event.done >= count:

@@ -183,6 +183,16 @@ def test_a_disk_that_fills_up_keeps_what_came(tmp_path: Path, source: Path) -> N
     assert send(tmp_path, source, Flaky()).sent == len(DATA) - 3 * 1024
 
 
+def test_a_link_is_followed(tmp_path: Path, source: Path) -> None:
+    """Of a file that is linked from the hub's cache the bytes are sent, not the link."""
+    link = tmp_path / "link.gguf"
+    link.symlink_to(source)
+    copied = send(tmp_path, link, Flaky())
+    assert copied.sent == len(DATA)
+    assert not target(tmp_path).is_symlink()
+    assert target(tmp_path).read_bytes() == DATA
+
+
 def test_an_empty_file_arrives_too(tmp_path: Path) -> None:
     """Nothing to send is no reason to send no file."""
     path = tmp_path / "empty"

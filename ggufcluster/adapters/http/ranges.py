@@ -31,6 +31,7 @@ _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 20.0
 _MOST_REDIRECTS = 5
 _TRIES = 4
+_LONGEST_WAIT = 600.0
 _BLOCK = 1 << 20
 _REPEATABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -45,6 +46,7 @@ class RangeClient:
         token: Access token, if any.
         token_for: Address whose origin may see the token.
         read_seconds: How long a connection may stay silent.
+        longest_wait: Seconds; `read` gives up if a server asks to wait longer.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class RangeClient:
         token: Secret | None = None,
         token_for: str = "",
         read_seconds: float = _READ_SECONDS,
+        longest_wait: float = _LONGEST_WAIT,
     ) -> None:
         self._token = token
+        self._longest_wait = longest_wait
         self._token_for = token_for
         self._silence = read_seconds
         self._client = httpx.Client(
@@ -113,7 +117,8 @@ class RangeClient:
                 with self.open_range(url, start, start + length) as body:
                     return b"".join(body.chunks()), body.range.total
             except TransferError as error:
-                if attempt == _TRIES or not may_repeat(error):
+                is_too_long = (error.wait or 0.0) > self._longest_wait
+                if attempt == _TRIES or is_too_long or not may_repeat(error):
                     raise
                 time.sleep(error.wait or backoff_seconds(attempt, chance=random.random()))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")

@@ -17,6 +17,10 @@ _LEAST_PART = 64 * MIB
 _MOST_PART = 256 * MIB
 # Each connection fetches several parts, so that none has much to do when others are done.
 _PARTS_EACH = 4
+# Towards the end parts become smaller, down to this: those that are large and end together leave
+# much to be hashed after the last byte, as a file can only be hashed in order.
+_LAST_PART = 8 * MIB
+_SHARES_EACH = 2
 
 
 def part_size(missing: int, connections: int) -> int:
@@ -58,13 +62,20 @@ class Schedule:
         gaps: For each file, the spans that are missing.
         part_bytes: Most bytes of a claim.
         least_split: A claim with at least twice as many bytes left may be shared.
+        connections: How many fetch at the same time.
     """
 
     def __init__(
-        self, gaps: Iterable[Iterable[Span]], *, part_bytes: int, least_split: int
+        self,
+        gaps: Iterable[Iterable[Span]],
+        *,
+        part_bytes: int,
+        least_split: int,
+        connections: int = 1,
     ) -> None:
         self._waiting = [deque(spans) for spans in gaps]
         self._part_bytes = part_bytes
+        self._at_once = connections
         self._least_split = least_split
         self.active: list[Claim] = []
 
@@ -83,8 +94,9 @@ class Schedule:
         if not files:
             return self._share()
         file = min(files, key=self._connections)
+        size = self._next_size()
         start, end = self._waiting[file].popleft()
-        cut = min(end, start + self._part_bytes)
+        cut = min(end, start + size)
         if cut < end:
             self._waiting[file].appendleft((cut, end))
         return self._begin(Claim(file, start, cut))
@@ -103,6 +115,11 @@ class Schedule:
     def restore(self, file: int, size: int) -> None:
         """Hand out all of a file again."""
         self._waiting[file] = deque([(0, size)] if size else [])
+
+    def _next_size(self) -> int:
+        waiting = sum(end - start for spans in self._waiting for start, end in spans)
+        fair = waiting // (self._at_once * _SHARES_EACH)
+        return min(self._part_bytes, max(_LAST_PART, fair - fair % MIB))
 
     def _share(self) -> Claim | None:
         biggest = max(self.active, key=lambda claim: claim.left, default=None)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import socket
+import socketserver
 import ssl
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from cryptography import x509
@@ -204,6 +208,103 @@ def test_ranges_come_over_tls(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
     with RangeClient() as client, client.open_range(url, 3, len(DATA)) as body:
         assert b"".join(body.chunks()) == DATA[3:]
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    """A proxy for TLS: it is told where to, then passes bytes on and reads none of them."""
+
+    asked: ClassVar[list[str]] = []
+
+    def handle(self) -> None:
+        """Open the tunnel, and be it."""
+        target = self.rfile.readline().decode().split()[1]
+        while self.rfile.readline().strip():
+            pass
+        self.asked.append(target)
+        host, _, port = target.rpartition(":")
+        with socket.create_connection((host, int(port))) as far:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back = threading.Thread(target=pass_on, args=(far, self.connection))
+            back.start()
+            pass_on(self.connection, far)
+            back.join()
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Pass bytes on until one side has no more."""
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_ranges_come_through_a_proxys_tunnel(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With HTTPS_PROXY the file server is reached through the proxy, and only it is spoken to."""
+    hub.use_tls(authority(tmp_path))
+    url = hub.address(REPO, "a.gguf")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.01,))
+        thread.start()
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("https_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_address[1]}")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        with RangeClient() as client, client.open_range(url, 3, len(DATA)) as body:
+            assert b"".join(body.chunks()) == DATA[3:]
+        proxy.shutdown()
+        thread.join()
+    assert Tunnel.asked == [url.split("/")[2]]
+
+
+def test_a_name_that_is_not_found_for_a_moment(
+    hub: HubServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server that fails twice costs two pauses; one that goes on failing is an error."""
+    failures = 2
+    real = socket.getaddrinfo
+
+    def lookup(*args: Any, **options: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(*args, **options)
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    monkeypatch.setattr("ggufcluster.adapters.http.ranges.time.sleep", lambda _seconds: None)
+    assert read_range(url, 0, 10) == DATA[:10]
+    assert failures == 0
+    failures = 1000
+    with pytest.raises(TransferError, match="name resolution"):
+        read_range(url, 0, 10)
+
+
+def test_ranges_come_over_ipv6() -> None:
+    """An address in brackets is one like any other, and the token stays with it."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with HubServer(host="::1") as server:
+        server.publish(REPO, {"a.gguf": DATA})
+        url = server.address(REPO, "a.gguf")
+        token = Secret(server.token)
+        assert url.startswith("http://[::1]:")
+        assert read_range(url, 5, 10, token=token, token_for=server.root) == DATA[5:15]
+        assert "authorization" not in server.asked[0].headers
+        assert read_range(url, 5, 10, token=token, token_for=url) == DATA[5:15]
+        assert server.asked[1].headers["authorization"] == f"Bearer {server.token}"
+
+
+def test_a_server_that_asks_to_wait_too_long(hub: HubServer, url: str) -> None:
+    """Who has something better to do than to wait is told at once."""
+    hub.fail(Fault("status", times=None, status=429, headers={"Retry-After": "3"}))
+    with RangeClient(longest_wait=2.0) as client, pytest.raises(TransferError, match="429"):
+        client.read(url, 0, 10)
+    assert len(hub.data_requests()) == 1
 
 
 def test_a_chunked_body_goes_through_httpx(hub: HubServer, url: str) -> None:

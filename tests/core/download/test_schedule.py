@@ -21,6 +21,23 @@ def test_files_take_turns_and_each_goes_in_order() -> None:
     assert schedule.claim() is None
 
 
+def test_parts_become_smaller_towards_the_end() -> None:
+    """Of what waits a connection takes its share at most, so that all end with little unhashed."""
+    schedule = Schedule(
+        [[(0, GIB)], [(0, GIB)]], part_bytes=64 * MIB, least_split=MIB, connections=4
+    )
+    sizes = list[int]()
+    while sum(sizes) < 2 * GIB:
+        claim = schedule.claim()
+        assert claim
+        sizes.append(claim.left)
+        schedule.finish(claim)
+    assert sizes[0] == 64 * MIB
+    assert sizes == sorted(sizes, reverse=True)
+    assert set(sizes[-8:-1]) == {8 * MIB}
+    assert len(sizes) < 2 * (2 * GIB // (64 * MIB))
+
+
 def test_the_rest_is_shared() -> None:
     """With nothing waiting, the largest claim gives away its second half, if it is worth it."""
     schedule = Schedule([[(0, 100)]], part_bytes=100, least_split=20)

@@ -23,14 +23,24 @@ msa_path msa_wanted() {
     throw std::runtime_error("GGUFCLUSTER_MSA (--msa) is '" + name + "': use auto, native, generic or dense");
 }
 
+// Whether a variable that is there to compare has its first value, which it has if unset.
+static bool is_first(const char * variable, const std::string & first, const std::string & second) {
+    const char * value = std::getenv(variable);
+    const std::string name = value ? value : first;
+    if (name != first && name != second) {
+        throw std::runtime_error(variable + (" is '" + name + "': use " + first + " or " + second));
+    }
+    return name == first;
+}
+
 // GGUFCLUSTER_MSA_LEADING=generic keeps the leading dense layers on llama.cpp's own attention and its mask.
 static bool leading_layers_wanted() {
-    const char * value = std::getenv("GGUFCLUSTER_MSA_LEADING");
-    const std::string name = value ? value : "native";
-    if (name != "native" && name != "generic") {
-        throw std::runtime_error("GGUFCLUSTER_MSA_LEADING is '" + name + "': use native or generic");
-    }
-    return name == "native";
+    return is_first("GGUFCLUSTER_MSA_LEADING", "native", "generic");
+}
+
+// Blocks are chosen only where there are more than a token may have. GGUFCLUSTER_MSA_SELECT=always chooses all the same.
+static bool selects_only_if_needed() {
+    return is_first("GGUFCLUSTER_MSA_SELECT", "needed", "always");
 }
 
 bool msa_has_indexer(const llama_hparams & hparams) {
@@ -68,15 +78,17 @@ static bool device_has(ggml_backend_dev_t device, const llama_kv_cache_msa_conte
     // A remote device says yes to everything; all of a cluster's GPUs are newer than sm_80, so shapes decide.
     const auto runs = [&](const ggml_tensor * op) { return ggml_msa_has_kernel(op) && ggml_backend_dev_supports_op(device, op); };
     bool has = ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
-    ggml_tensor * ids = nullptr;
+    const auto attends = [&](ggml_tensor * ids) {
+        return runs(ggml_msa_attend(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, key->ne[0], graph.n_head, n_token),
+            key, value, ids, map, place, params));
+    };
     if (is_sparse(graph, il)) {
         ggml_tensor * index_key = context.get_idx()->get_k(ctx, il);
-        ids = ggml_msa_select(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, index_key->ne[0], key->ne[1], n_token),
+        ggml_tensor * ids = ggml_msa_select(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, index_key->ne[0], key->ne[1], n_token),
             index_key, map, place, params);
-        has = has && runs(ids);
+        has = has && runs(ids) && attends(ids);
     }
-    has = has && runs(ggml_msa_attend(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, key->ne[0], graph.n_head, n_token),
-        key, value, ids, map, place, params));
+    has = has && attends(nullptr);
     ggml_free(ctx);
     return has;
 }
@@ -140,6 +152,8 @@ msa_native * msa_native::begin(const llm_graph_context & graph, const llama_mode
     input->context   = context;
     input->params    = params;
     input->to_all    = leading_layers_wanted() && is_native(false, graph, model, *context, params);
+    input->selects   = is_reservation(graph.ubatch, n_stream) || n_pos > (int64_t) params.n_top*params.block
+        || !selects_only_if_needed();
     input->pos_query = positions;
     input->pos_map   = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, GGML_PAD(n_pos, (int64_t) params.block)/params.step, n_stream);
     ggml_set_input(input->pos_map);
@@ -152,7 +166,8 @@ static ggml_tensor * packed(ggml_context * ctx, ggml_tensor * t) {
 
 ggml_tensor * msa_native::attend(ggml_context * ctx, ggml_tensor * index_query, ggml_tensor * index_key,
         ggml_tensor * query, ggml_tensor * key, ggml_tensor * value) const {
-    ggml_tensor * ids = ggml_msa_select(ctx, packed(ctx, index_query), index_key, pos_map, pos_query, params);
+    // Without the choice nothing needs the index query, so the graph leaves its projection out as well.
+    ggml_tensor * ids = selects ? ggml_msa_select(ctx, packed(ctx, index_query), index_key, pos_map, pos_query, params) : nullptr;
     ggml_tensor * out = ggml_msa_attend(ctx, packed(ctx, query), key, value, ids, pos_map, pos_query, params);
     return ggml_reshape_2d(ctx, out, out->ne[0]*out->ne[1], out->ne[2]);
 }

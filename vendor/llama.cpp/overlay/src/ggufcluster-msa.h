@@ -49,7 +49,8 @@ private:
     ggml_tensor * pos_map   = nullptr; // I32 [n_pos/step, n_stream]
     ggml_tensor * pos_query = nullptr; // I32 [T]
     ggml_msa_params params  = {};
-    bool to_all = false;
+    bool to_all  = false;
+    bool selects = true; // false while all blocks there are would be chosen
 };
 
 } // namespace ggufcluster

@@ -17,10 +17,15 @@ struct cache {               // rows (group, cell, stream) of dim elements
     size_t       group_bytes;
     size_t       cell_bytes;
     size_t       stream_bytes;
-    void      (* to_float)(const void * row, float * out, int64_t n);
+    void      (* to_float)(const void * row, float * out, int64_t n); // nullptr: floats already
 
-    void read(const int64_t stream, const int64_t group, const int64_t cell, float * out, const int64_t dim) const {
-        to_float(data + stream*stream_bytes + group*group_bytes + cell*cell_bytes, out, dim);
+    const float * row(const int64_t stream, const int64_t group, const int64_t cell, std::vector<float> & space) const {
+        const char * at = data + stream*stream_bytes + group*group_bytes + cell*cell_bytes;
+        if (to_float == nullptr) {
+            return reinterpret_cast<const float *>(at);
+        }
+        to_float(at, space.data(), (int64_t) space.size());
+        return space.data();
     }
 };
 
@@ -70,13 +75,12 @@ inline std::vector<float> block_scores(const float * query, const cache & key, c
         const int64_t stream, const int64_t token) {
     const int64_t until = pos.query_of(stream, token);
     std::vector<float> scores(until/how.block + 1, -INFINITY);
-    std::vector<float> row(how.dim);
+    std::vector<float> space(how.dim);
     for (int64_t p = 0; p <= until; ++p) {
         const int32_t cell = pos.visible_cell(stream, p, until);
         if (cell >= 0) {
-            key.read(stream, 0, cell, row.data(), how.dim);
             float & best = scores[p/how.block];
-            best = std::max(best, (float) dot(query, row.data(), how.dim));
+            best = std::max(best, (float) dot(query, key.row(stream, 0, cell, space), how.dim));
         }
     }
     return scores;
@@ -118,7 +122,7 @@ inline std::vector<int32_t> all_blocks(const int64_t until, const int64_t block)
 inline void attend_blocks(const float * query, const cache & key, const cache & value, const positions & pos, const selection & how,
         const int64_t stream, const int64_t token, const int64_t group, const blocks list, const float scale, float * out) {
     const int64_t until = pos.query_of(stream, token);
-    std::vector<float>   row(how.dim);
+    std::vector<float>   space(how.dim);
     std::vector<double>  sum(how.dim, 0.0), scores;
     std::vector<int32_t> cells;
     double top = -INFINITY, total = 0.0;
@@ -129,9 +133,8 @@ inline void attend_blocks(const float * query, const cache & key, const cache & 
         for (int64_t p = list.id[i]*how.block; list.id[i] >= 0 && p < (list.id[i] + 1)*how.block; ++p) {
             const int32_t cell = pos.visible_cell(stream, p, until);
             if (cell >= 0) {
-                key.read(stream, group, cell, row.data(), how.dim);
                 cells.push_back(cell);
-                scores.push_back(scale*dot(query, row.data(), how.dim));
+                scores.push_back(scale*dot(query, key.row(stream, group, cell, space), how.dim));
                 new_top = std::max(new_top, scores.back());
             }
         }
@@ -143,7 +146,7 @@ inline void attend_blocks(const float * query, const cache & key, const cache & 
         }
         for (size_t k = 0; k < cells.size(); ++k) {
             const double weight = std::exp(scores[k] - top);
-            value.read(stream, group, cells[k], row.data(), how.dim);
+            const float * row = value.row(stream, group, cells[k], space);
             for (int64_t d = 0; d < how.dim; ++d) {
                 sum[d] += weight*row[d];
             }

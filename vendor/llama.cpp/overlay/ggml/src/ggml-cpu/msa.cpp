@@ -1,19 +1,23 @@
 #include "msa.h"
 
+#include "ggml-cpu.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-msa.h"
 #include "msa-reference.h"
 
-#include <cstring>
-
 namespace {
 
-void copy_f32(const void * row, float * out, const int64_t n) {
-    memcpy(out, row, n*sizeof(float));
+void expand_f16(const void * row, float * out, const int64_t n) {
+    ggml_cpu_fp16_to_fp32(static_cast<const ggml_fp16_t *>(row), out, n);
+}
+
+// The type traits convert one half at a time, which took six tenths of the whole operator.
+ggml_to_float_t to_float_of(const ggml_type type) {
+    return type == GGML_TYPE_F32 ? nullptr : type == GGML_TYPE_F16 ? expand_f16 : ggml_get_type_traits(type)->to_float;
 }
 
 msa_reference::cache view(const ggml_tensor * cache) {
-    const auto to_float = cache->type == GGML_TYPE_F32 ? copy_f32 : ggml_get_type_traits(cache->type)->to_float;
+    const auto to_float = to_float_of(cache->type);
     return {static_cast<const char *>(cache->data), cache->nb[1], cache->nb[2], cache->nb[3], to_float};
 }
 
