@@ -9,8 +9,10 @@
         answer = client.chat.completions.create(model="", messages=[...])
 
     llama = ggufcluster.Llama("m3-00001-of-00005.gguf", workers=["10.20.20.2"])
+    llama.create_chat_completion([...], tools=[...], reasoning_effort="none")
 
-Names are imported when they are first used; `Llama` loads the engine then, which must be built.
+Names are imported when they are first used; `Llama` and `AsyncLlama` load the engine then, which
+must be built.
 Errors are in `ggufcluster.errors`. Nothing prints; what the engine says goes to the logger
 ``ggufcluster.engine``.
 """
@@ -21,14 +23,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ggufcluster.bindings.async_llama import AsyncLlama as AsyncLlama
     from ggufcluster.bindings.cluster import Cluster as Cluster
     from ggufcluster.bindings.llama import Llama as Llama
     from ggufcluster.bindings.steps import Steps as Steps
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "Llama", "Steps", "__version__"]
+__all__ = ["AsyncLlama", "Cluster", "Llama", "Steps", "__version__"]
 
 _HOMES = {
+    "AsyncLlama": "ggufcluster.bindings.async_llama",
     "Cluster": "ggufcluster.bindings.cluster",
     "Llama": "ggufcluster.bindings.llama",
     "Steps": "ggufcluster.bindings.steps",

@@ -57,7 +57,7 @@ _SOLE_IMPORTERS: dict[str, str | tuple[str, ...]] = {
     "huggingface_hub": "adapters/hub.py",
     "typer": "cli/",
     "rich": "cli/",
-    "llama_cpp": ("adapters/engine_library.py", "bindings/llama.py"),
+    "llama_cpp": ("adapters/engine_library.py", "bindings/threaded_llama.py"),
     "openai": "bindings/client.py",
     "jinja2": "core/chat_template.py",
     "tomllib": ("config.py", "core/build_id.py", "core/toolcall_case.py"),

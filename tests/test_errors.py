@@ -59,6 +59,7 @@ EXAMPLES = [
     errors.ModelClosedError("m"),
     errors.ForkedProcessError("m", owner=7),
     errors.EngineFailedError("m", reason="assert"),
+    errors.ChatRequestError("no such tool"),
     errors.WorkerLostError("a:1", reason="it ended"),
     errors.HostUnreachableError("spark", reason="timed out"),
     errors.AuthenticationError("spark", user="me", tried=("k1", "k2")),

@@ -24,6 +24,7 @@ _REPLY_LIMIT = 4096
 _ROUND_TRIPS = 15
 _CHUNK = 1 << 20
 _LINK_BYTES = 64 << 20
+NO_ANSWER = "gave no answer in time"
 _STRANGE = "does not speak llama.cpp's RPC"
 
 
@@ -195,5 +196,5 @@ def measure_link(endpoint: str, fingerprint: str, *, timeout: float) -> LinkSpee
 
 def _words(error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return "gave no answer in time"
+        return NO_ANSWER
     return (error.strerror or str(error)).lower()

@@ -136,6 +136,12 @@ class Cluster:
         return f"{self.record.root}/v1"
 
     @property
+    def api_key(self) -> str | None:
+        """Key of the API for other clients, None if the head asks for none; keep it out of logs."""
+        key = self._api_key()
+        return key.reveal() if key else None
+
+    @property
     def is_ours(self) -> bool:
         """Whether this machine started it, so that `down` can end it."""
         return bool(self.record.head_run)

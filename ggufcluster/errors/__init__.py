@@ -65,7 +65,8 @@
     ├── BindingError
     │   ├── ModelClosedError        a model is used after it was closed
     │   ├── ForkedProcessError      a model is used in a forked process
-    │   └── EngineFailedError       the engine gave up inside this process
+    │   ├── EngineFailedError       the engine gave up inside this process
+    │   └── ChatRequestError        a chat request in this process is malformed
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
 
@@ -77,6 +78,7 @@ branch with many leaves has a module of its own.
 from __future__ import annotations
 
 from ggufcluster.errors.binding import BindingError as BindingError
+from ggufcluster.errors.binding import ChatRequestError as ChatRequestError
 from ggufcluster.errors.binding import EngineFailedError as EngineFailedError
 from ggufcluster.errors.binding import ForkedProcessError as ForkedProcessError
 from ggufcluster.errors.binding import ModelClosedError as ModelClosedError

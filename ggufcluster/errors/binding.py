@@ -33,3 +33,11 @@ class EngineFailedError(BindingError):
         super().__init__(f"the engine failed on {model}: {reason}")
         self.model = model
         self.reason = reason
+
+
+class ChatRequestError(BindingError):
+    """The engine cannot serve a chat request, or cannot read what the model wrote for it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the chat request cannot be served: {reason}")
+        self.reason = reason

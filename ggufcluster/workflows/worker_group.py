@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggufcluster.adapters.rpc import NO_ANSWER
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.devices import LOCAL, WorkerMemory
 from ggufcluster.core.placement import check_count
 from ggufcluster.core.record import WorkerRecord
 from ggufcluster.core.worker_address import LocalWorkers, check_workers, parse_worker
-from ggufcluster.errors import HostError, WorkerBusyError
+from ggufcluster.errors import HostError, WorkerBusyError, WorkerNotReadyError
 from ggufcluster.workflows import processes, workers
 from ggufcluster.workflows.events import Note, Workflow
 from ggufcluster.workflows.machines import Machine, survey
@@ -154,7 +155,14 @@ class WorkerGroup:
         )
 
     def _attach(self, endpoint: str, engine: Engine) -> WorkerMemory:
-        report = self.seams.probe(endpoint, engine.fingerprint, timeout=_PROBE_SECONDS)
+        try:
+            report = self.seams.probe(endpoint, engine.fingerprint, timeout=_PROBE_SECONDS)
+        except WorkerNotReadyError as error:
+            if error.reason != NO_ANSWER:
+                raise
+            # It takes a connection at any time and answers when whoever uses it has left.
+            reason = f"{error.reason}; it serves one model at a time, is it in use?"
+            raise WorkerNotReadyError(endpoint, reason=reason, log_tail=error.log_tail) from error
         return WorkerMemory(
             endpoint,
             machine=LOCAL if endpoint.startswith("127.") else endpoint.rpartition(":")[0],

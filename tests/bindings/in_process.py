@@ -44,10 +44,14 @@ def workers():
             found[int(words[words.index(b"--port") + 1])] = int(entry.name)
     return found
 
-def load(*hosts, **options):
+def load(*hosts, workers=None, **options):
     from ggufcluster import Llama
-    options = {"n_ctx": 1024, "n_ubatch": 128, **options}
-    return Llama(TOY, workers=hosts, **options)
+    # Threads that wait for one another by spinning take seconds on a machine that is busy.
+    few = {"n_threads": 1, "n_threads_batch": 1}
+    options = {"n_ctx": 1024, "n_ubatch": 128, **few, **options}
+    if not options.get("endpoints"):
+        options["workers"] = hosts or workers or ()
+    return Llama(TOY, **options)
 
 def greedy(model, tokens=tuple(range(10, 200)), count=16):
     found = []

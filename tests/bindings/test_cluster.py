@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,9 +42,10 @@ def state(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def example(name: str, *arguments: str) -> list[str]:
     """Run an example and return the lines that it printed."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "GGUFCLUSTER_ENGINE_BACKEND": "cpu"},
+        env={**os.environ, "PYTHONPATH": path, "GGUFCLUSTER_ENGINE_BACKEND": "cpu"},
         capture_output=True,
         text=True,
         timeout=180,
@@ -56,7 +58,11 @@ def example(name: str, *arguments: str) -> list[str]:
 
 @pytest.mark.engine
 def test_a_cluster_comes_up_is_used_and_goes_down(
-    state: Path, toys: dict[str, Path], free_port: int, capfd: pytest.CaptureFixture[str]
+    state: Path,
+    toys: dict[str, Path],
+    free_port: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Up, status, attach, a client and the examples; leaving the block ends it; nothing prints."""
     events: list[Event] = []
@@ -76,6 +82,10 @@ def test_a_cluster_comes_up_is_used_and_goes_down(
         )
         chat = example("chat.py", "What is the weather?")
         loop = example("tool_loop.py")
+        monkeypatch.setitem(sys.modules, "openai", None)  # as if it were not installed
+        small = cluster.client().chat.completions.create(
+            model="", messages=[{"role": "user", "content": "Paris"}], max_tokens=8
+        )
         cases = state / "cases.jsonl"
         cases.write_text('{"prompt": "x", "expected": ""}\n{"prompt": "y", "expected": "%%"}\n')
         scores = example("batch_score.py", str(cases))
@@ -84,7 +94,7 @@ def test_a_cluster_comes_up_is_used_and_goes_down(
 
     assert status.healthy
     assert {one.record.id for one in (*found, again)} == {cluster.record.id}
-    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.role == small.choices[0].message.role == "assistant"
     assert "".join(chat).strip()
     arguments = json.loads(loop[0].removeprefix("calls get_weather(").removesuffix(")"))
     assert arguments["city"] == "Paris"
@@ -115,6 +125,21 @@ def test_giving_up_the_iterator_leaves_nothing(
 
 
 @pytest.mark.engine
+def test_langchain_example(state: Path, toys: dict[str, Path], free_port: int) -> None:
+    """LangChain talks with a cluster that has a key: calls come parsed, results are taken."""
+    if find_spec("langchain_openai") is None:
+        pytest.skip("the extra `examples` is not installed; .ci/run does it")
+    keys = state.parent.parent / "keys"
+    keys.write_text("a-key-of-a-test\n")
+    up = {"model": toys["recite"], "port": free_port, "api_key_file": keys, **OPTIONS}
+    with Cluster.up(["local"], **up) as cluster:
+        assert cluster.api_key == "a-key-of-a-test"
+        lines = example("langchain_agent.py")
+    assert lines[0].startswith("calls get_weather({'city': 'Paris'")
+    assert "sunny" in lines[-1]
+
+
+@pytest.mark.engine
 def test_logits_example(state: Path, toys: dict[str, Path]) -> None:
     """The example with a model in its own process prints the likeliest tokens."""
     lines = example("logits.py", str(toys["random"]), "local:2")
@@ -127,6 +152,7 @@ def test_a_head_elsewhere_is_asked_and_not_ended() -> None:
     """A head known by its URL only has a status and a client, and is not ours to end."""
     with serving(body={"data": []}) as server:
         cluster = Cluster.attach(f"{server.root}/v1/", api_key="k")
+        assert cluster.api_key == "k"
         status = cluster.status()
         models = cluster.client(timeout=5).models.list()
         with pytest.raises(ConfigError, match="only the machine that started it"):

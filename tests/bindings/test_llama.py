@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ggufcluster.core.toy import random_model
+from ggufcluster.core.toy_network import ToyShape
+from ggufcluster.workflows.toy import publish_model
 from tests.bindings.in_process import Programs
 from tests.waiting import PATIENCE
 
@@ -62,6 +65,50 @@ def test_two_workers_answer_like_one_machine(programs: Programs) -> None:
     assert found["unified"] == [False, False]
     assert found["stdout"] == []
     assert found["stderr"] == ""
+
+
+@pytest.mark.parametrize("path", ["native", "generic"])
+def test_placements_agree_on_each_sparse_path(tmp_path: Path, engine: Engine, path: str) -> None:
+    """Here, on one and on two workers the tokens are the same, and a state moves between them."""
+    shape = ToyShape(layers=3, dense_layers=1, queries_per_group=1, selected_blocks=2)
+    toy = publish_model(random_model("", shape), tmp_path / "sparse.gguf")
+    found = Programs(tmp_path, engine, toy).run(
+        """
+        import logging
+        paths = []
+        class Keep(logging.Handler):
+            def emit(self, record):
+                if "sparse attention:" in record.getMessage():
+                    paths.append(record.getMessage().split(": ")[-1])
+        logging.getLogger("ggufcluster.engine").addHandler(Keep())
+        logging.getLogger("ggufcluster.engine").setLevel(logging.DEBUG)
+
+        # More blocks of 128 than are selected, else nothing is sparse.
+        prompt = [10 + number * number % 211 for number in range(600)]
+        places = [(), ("local:1",), ("local:2",)]
+        models = [load(*place, n_ctx=1024, n_ubatch=256, msa=sys.argv[2]) for place in places]
+        tokens = [greedy(model, prompt, 12) for model in models]
+        states = [model.save_state() for model in models]
+        after = []
+        for state in states:
+            for model in models:
+                model.reset()
+                model.load_state(state)
+                seen = state.input_ids[: state.n_tokens].tolist()
+                after.append(greedy(model, [*seen, 99], 4))
+        counts = [len(workers()), len(models)]
+        for model in models:
+            model.close()
+        report(tokens=tokens, after=after, paths=paths, counts=counts)
+        """,
+        path,
+    )
+    assert found["tokens"][0] == found["tokens"][1] == found["tokens"][2]
+    assert len(set(found["tokens"][0])) > 4
+    assert len(found["after"]) == 9
+    assert all(tokens == found["after"][0] for tokens in found["after"])
+    assert found["paths"] == [f"{path} path"]
+    assert found["counts"] == [3, 3]
 
 
 def test_it_chats_streams_and_embeds(programs: Programs) -> None:
@@ -135,7 +182,7 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
     """A worker that ends between its start and the load raises, and no worker is left."""
     found = programs.run(
         """
-        from ggufcluster.bindings import llama
+        from ggufcluster.bindings import loading
 
         def lose(*arguments, **options):
             plan = real(*arguments, **options)
@@ -143,9 +190,9 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
             return plan
 
         greedy(load())
-        real, llama.make_plan = llama.make_plan, lose
+        real, loading.make_plan = loading.make_plan, lose
         error = error_of(load, "local:2")
-        llama.make_plan = real
+        loading.make_plan = real
         report(error=error, left=workers(), later=error_of(load, "local"))
         """
     )
@@ -156,39 +203,60 @@ def test_a_worker_lost_while_loading_is_an_exception(programs: Programs) -> None
     assert "end this process" in found["later"][1]
 
 
-def test_loading_and_dropping_leaks_nothing(programs: Programs) -> None:
-    """Six loads leave as many threads, open files and workers as one, closed or just dropped."""
-    found = programs.run(
-        """
-        import gc, time
-        def counts():
-            gc.collect()
-            tasks = len(list(Path("/proc/self/task").iterdir()))
-            return [tasks, threading.active_count(), len(os.listdir("/proc/self/fd")), workers()]
+def test_loading_and_dropping_leaks_nothing(tmp_path: Path, engine: Engine, free_port: int) -> None:
+    """Twenty loads leave what ten leave: memory, threads, open files, sockets and workers.
 
-        def settled():
-            # A thread that was joined is listed until the kernel has cleared it away.
-            until = time.monotonic() + 60
-            while seen and counts() != seen[0] and time.monotonic() < until:
-                time.sleep(0.02)
-            return counts()
+    Models are closed or just dropped; most are on a worker that lives on, some on two of their own.
+    """
+    # Without a template, which is rendered in a process of its own each time.
+    toy = publish_model(random_model("", None), tmp_path / "toy.gguf")
+    with _worker(engine, free_port):
+        found = Programs(tmp_path, engine, toy).run(
+            """
+            import ctypes, gc, time
+            def resident():
+                gc.collect()
+                ctypes.CDLL(None).malloc_trim(0)
+                status = Path("/proc/self/status").read_text()
+                return int(status.partition("VmRSS:")[2].split()[0])
 
-        seen = []
-        for number in range(6):
-            model = load("local:2")
-            model.eval([1, 2, 3])
-            if number % 2:
-                model.close()
-            del model
-            seen.append(settled())
-        left = Path(os.environ["XDG_STATE_HOME"]).rglob("pid")
-        report(seen=seen, runs=[str(path) for path in left])
-        """
-    )
-    assert len(found["seen"]) == 6
-    assert all(counts == found["seen"][0] for counts in found["seen"])
-    assert found["seen"][0][3] == {}
+            def counts():
+                gc.collect()
+                tasks = len(list(Path("/proc/self/task").iterdir()))
+                open_files = len(os.listdir("/proc/self/fd"))
+                return [tasks, threading.active_count(), open_files, workers()]
+
+            def settled():
+                # A thread that was joined is listed until the kernel has cleared it away.
+                until = time.monotonic() + 60
+                while len(seen) > 9 and counts() != seen[9] and time.monotonic() < until:
+                    time.sleep(0.02)
+                return counts()
+
+            seen, kilobytes = [], []
+            for number in range(20):
+                own = number % 10 == 9
+                places = {"workers": ["local:2"]} if own else {"endpoints": [sys.argv[2]]}
+                model = load(**places, n_ctx=256)
+                model.eval([1, 2, 3])
+                if number % 2:
+                    model.close()
+                del model
+                seen.append(settled())
+                kilobytes.append(resident())
+            left = Path(os.environ["XDG_STATE_HOME"]).rglob("pid")
+            report(seen=seen, kilobytes=kilobytes, runs=[str(path) for path in left])
+            """,
+            f"127.0.0.1:{free_port}",
+        )
+    # The first with workers of its own opens what stays.
+    settled = found["seen"][9:]
+    assert len(settled) == 11
+    assert all(counts == settled[0] for counts in settled)
+    assert settled[0][3] == {}
     assert found["runs"] == []
+    # Ten models with their caches would be fifty megabytes.
+    assert found["kilobytes"][-1] - found["kilobytes"][9] < 20_000, found["kilobytes"]
 
 
 def test_a_program_that_just_ends_leaves_no_worker(programs: Programs) -> None:
@@ -394,10 +462,10 @@ def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
     found = programs.run(
         """
         from dataclasses import replace
-        from ggufcluster.bindings import llama
-        real = llama.worker_devices
+        from ggufcluster.bindings import loading
+        real = loading.worker_devices
         small = lambda found: [replace(one, free=1 << 20, total=1 << 20) for one in real(found)]
-        llama.worker_devices = small
+        loading.worker_devices = small
         report(error=error_of(load, "local:2"), left=workers())
         """
     )
@@ -409,7 +477,7 @@ def test_a_model_that_does_not_fit_is_refused(programs: Programs) -> None:
 def test_workers_that_run_already_are_used_and_left_running(
     programs: Programs, engine: Engine, free_port: int
 ) -> None:
-    """A worker given by its endpoint serves a model and outlives it; a silent one is refused."""
+    """A worker given by its endpoint serves a model and outlives it; silent ones are refused."""
     with _worker(engine, free_port) as process:
         found = programs.run(
             """
@@ -419,13 +487,18 @@ def test_workers_that_run_already_are_used_and_left_running(
 
             with load() as here, over(sys.argv[2]) as there:
                 tokens = [greedy(here), greedy(there)]
-            report(tokens=tokens, gone=error_of(over, "127.0.0.1:1"))
+                from ggufcluster.workflows import worker_group
+                worker_group._PROBE_SECONDS = 1.0
+                used = error_of(over, sys.argv[2])
+            report(tokens=tokens, used=used, gone=error_of(over, "127.0.0.1:1"))
             """,
             f"127.0.0.1:{free_port}",
         )
         assert process.poll() is None
     assert found["tokens"][0] == found["tokens"][1]
-    assert found["gone"][0] == "WorkerNotReadyError"
+    assert found["gone"][0] == found["used"][0] == "WorkerNotReadyError"
+    assert "is it in use?" in found["used"][1]
+    assert "in use" not in found["gone"][1]
 
 
 def test_without_an_engine_the_name_says_what_is_missing(

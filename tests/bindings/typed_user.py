@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from ggufcluster import Cluster, Llama, Steps
+from ggufcluster import AsyncLlama, Cluster, Llama, Steps
 from ggufcluster.workflows.events import Event
 
 
@@ -22,6 +22,14 @@ def main() -> str:
         cluster.client().chat.completions.create(model="", messages=[])
     with Llama("m.gguf", workers=["local"], n_ctx=4096) as model:
         assert_type(model.tokenize(b"x"), list[int])
+        model.create_chat_completion([], reasoning_effort="none", stream=True)
     Cluster.up(["local"], kv_tipe="f16")  # type: ignore[call-arg]
     Llama("m.gguf", workers=3)  # type: ignore[arg-type]
     return cluster.base_url
+
+
+async def later() -> None:
+    """Await what a model in this process computes."""
+    async with await AsyncLlama.load("m.gguf", workers=["local"]) as llama:
+        assert_type(await llama.run(llama.model.n_ctx), int)
+        await llama.embed(["x"])  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ import pytest
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.recipe import TARGETS
-from ggufcluster.errors import BuildError, ToolchainError
-from ggufcluster.workflows.build import BuildRequest, build_engine
+from ggufcluster.errors import BuildError, EngineMissingError, ToolchainError
+from ggufcluster.workflows.build import BuildRequest, build_engine, built_engine
 from ggufcluster.workflows.events import Event, Note, Progress, Warned, Workflow, drain
 from tests.waiting import is_gone, wait_for
 from tests.workflows.sources import host_paths, make_archive, make_vendor
@@ -120,6 +120,25 @@ def test_published_engine_is_returned_at_once(bench: Bench) -> None:
 
     assert events_of(bench.start()) == []
     assert bench.build() == engine
+
+
+def test_a_built_engine_is_found_and_none_is_built(bench: Bench) -> None:
+    """Whoever only uses an engine gets the one that is built, and else an error that names it."""
+
+    def find(request: BuildRequest) -> Engine:
+        return drain(built_engine(LOCAL, request, paths=host_paths(bench.root)))
+
+    with pytest.raises(EngineMissingError, match=str(bench.cache / "engines")) as missing:
+        find(bench.request)
+    assert not bench.cache.exists()
+    engine = bench.build()
+    assert missing.value.build_id == engine.build_id
+    assert find(bench.request) == engine
+    with pytest.raises(EngineMissingError):
+        find(replace(bench.request, native=False))
+    Path(engine.program("llama-server")).write_text("short")
+    with pytest.raises(EngineMissingError):
+        find(bench.request)
 
 
 def test_damaged_engine_is_replaced(bench: Bench) -> None:

@@ -100,5 +100,9 @@ function(ggufcluster_add_tool_calls)
         target_link_libraries(ggufcluster-dialects PRIVATE server-context)
         target_compile_features(ggufcluster-dialects PRIVATE cxx_std_17)
     endif()
+    if (TARGET llama-server-impl) # a shared library, which Python loads
+        target_sources(llama-server-impl PRIVATE
+            ${PROJECT_SOURCE_DIR}/tools/server/ggufcluster-chat.cpp)
+    endif()
 endfunction()
 cmake_language(DEFER CALL ggufcluster_extend_targets)
