@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 64 * 1024
 _GENTLE_SECONDS = 2.0
+# A busy kernel takes its time to clear away what was killed.
+_KILL_SECONDS = 10.0
 
 
 class LocalRemote(CommandHost):
@@ -98,14 +100,16 @@ class LocalProcess:
             self._popen.stdin.close()
 
     def end(self) -> None:
-        """End its whole process group."""
-        self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GENTLE_SECONDS
-        while self._signal(0) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 4)
-        self._signal(signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_GENTLE_SECONDS)
+        """End its whole process group, gently first."""
+        for number, patience in (
+            (signal.SIGTERM, _GENTLE_SECONDS),
+            (signal.SIGKILL, _KILL_SECONDS),
+        ):
+            deadline = time.monotonic() + patience
+            alive = self._signal(number)
+            while alive and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS / 4)
+                alive = self._signal(0)
 
     def close(self) -> None:
         """Close the pipes."""

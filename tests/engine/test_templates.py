@@ -20,6 +20,7 @@ from ggufcluster.workflows.scratch_server import ScratchWorld, scratch_server
 from ggufcluster.workflows.source import fetch_archive, read_vendor
 from ggufcluster.workflows.templates import FoundTemplate, check, regenerate
 from tests.conftest import _REAL_ENVIRONMENT
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from ggufcluster.core.engine import Engine
@@ -95,15 +96,16 @@ def test_a_scratch_server_that_cannot_start_says_why(engine: Engine, tmp_path: P
         scratch_server(world(engine), model) as _api,
     ):
         pass
-    assert not _servers_of(model)
+    wait_for(lambda: not _servers_of(model))
 
 
 def test_a_scratch_server_is_gone_after_its_block(engine: Engine, toys: dict[str, Path]) -> None:
     """While the block runs a server answers; afterwards no process of it is left."""
     with scratch_server(world(engine), toys["random"], context=512) as api:
         assert api.health() == "ok"
-        assert _servers_of(toys["random"])
-    assert not _servers_of(toys["random"])
+        servers = set(_servers_of(toys["random"]))
+        assert servers
+    wait_for(lambda: servers.isdisjoint(_servers_of(toys["random"])))
     assert api.health() == "down"
 
 
