@@ -11,11 +11,12 @@ from ggufcluster.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Run on the host itself: its HOME and XDG settings are not ours.
+# Run on the host itself: its HOME and XDG settings are not ours. A relative folder is ignored, as
+# the XDG specification wants.
 PROBE = (
-    'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}" '
-    '"${XDG_STATE_HOME:-$HOME/.local/state}" "${XDG_CONFIG_HOME:-$HOME/.config}" '
-    '"${XDG_DATA_HOME:-$HOME/.local/share}"'
+    'folder() { case "$1" in /*) printf "%s\\n" "$1";; *) printf "%s\\n" "$HOME/$2";; esac; }; '
+    'folder "$XDG_CACHE_HOME" .cache; folder "$XDG_STATE_HOME" .local/state; '
+    'folder "$XDG_CONFIG_HOME" .config; folder "$XDG_DATA_HOME" .local/share'
 )
 
 
@@ -60,15 +61,17 @@ def paths_from_env(env: Mapping[str, str]) -> HostPaths:
     """Resolve the folders from environment variables, with the XDG defaults under HOME.
 
     Raises:
-        ConfigError: HOME is not set.
+        ConfigError: HOME is not set, or is no absolute path.
     """
     if not env.get("HOME"):
         raise ConfigError("HOME is not set", source="environment")
+    if not env["HOME"].startswith("/"):
+        raise ConfigError(f"HOME is no absolute path (got {env['HOME']!r})", source="environment")
     home = PurePosixPath(env["HOME"])
 
     def folder(name: str, default: str) -> PurePosixPath:
         given = PurePosixPath(env.get(name, ""))
-        return given if given.is_absolute() else home / default  # as the XDG specification wants
+        return given if given.is_absolute() else home / default
 
     return _under(
         folder("XDG_CACHE_HOME", ".cache"),

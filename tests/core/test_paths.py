@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from ggufcluster.core.paths import PROBE, paths_from_env, paths_from_probe
+from ggufcluster.errors import ConfigError
 
 
 def test_defaults_lie_under_home() -> None:
@@ -22,7 +23,11 @@ def test_defaults_lie_under_home() -> None:
 
 @pytest.mark.parametrize(
     "variables",
-    [{}, {"XDG_CACHE_HOME": "/big disk/c", "XDG_DATA_HOME": "/d", "XDG_STATE_HOME": ""}],
+    [
+        {},
+        {"XDG_CACHE_HOME": "/big disk/c", "XDG_DATA_HOME": "/d", "XDG_STATE_HOME": ""},
+        {"XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": "../c"},
+    ],
 )
 def test_a_host_answers_the_probe_as_we_would(variables: dict[str, str]) -> None:
     """The probe, run by a plain shell, gives the same folders as reading the environment."""
@@ -47,3 +52,10 @@ def test_a_broken_answer_is_a_value_error() -> None:
 def test_a_relative_folder_is_no_folder() -> None:
     """A relative XDG folder is ignored, as the specification wants: it would move with us."""
     assert paths_from_env({"HOME": "/h", "XDG_CACHE_HOME": "c"}) == paths_from_env({"HOME": "/h"})
+
+
+@pytest.mark.parametrize("home", [{}, {"HOME": ""}, {"HOME": "somewhere"}])
+def test_a_home_that_is_no_place_is_told(home: dict[str, str]) -> None:
+    """Without an absolute HOME no folder is guessed."""
+    with pytest.raises(ConfigError, match="environment: HOME is"):
+        paths_from_env(home)
