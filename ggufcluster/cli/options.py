@@ -22,7 +22,9 @@ Workers = Annotated[
         help="A worker over SSH, or local, or local:N. Repeatable.",
     ),
 ]
-Model = Annotated[str | None, typer.Option(metavar="FILE", help="GGUF or its first shard.")]
+Model = Annotated[
+    str | None, typer.Option(metavar="FILE", help="GGUF, a shard of a set, or its folder.")
+]
 Context = Annotated[
     str | None,
     typer.Option(metavar="N|max", help="Tokens per slot. Unset: a usual size that fits."),

@@ -19,7 +19,7 @@ from ggufcluster.workflows.model_files import (
     read_shards,
     require_files,
 )
-from ggufcluster.workflows.models import downloaded_models, find_model, shard_paths
+from ggufcluster.workflows.models import find_model, shard_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,6 @@ def local_files(target: str | None, models: Path) -> list[LocalFile]:
     Raises:
         ModelMissingError: It is not there, not whole, or the choice is not clear.
     """
-    if target is not None and Path(target).expanduser().is_dir():
-        target = str(_only_model(Path(target).expanduser()))
     paths = shard_paths(find_model(target, models))
     require_files(paths)
     return [LocalFile(path) for path in paths]
@@ -151,12 +149,3 @@ def split_address(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError as error:
         raise ModelMissingError(f"is no address: {error}", path=address) from error
-
-
-def _only_model(folder: Path) -> Path:
-    found = downloaded_models(folder)
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(str(path.relative_to(folder)) for path in found[:5])
-    reason = f"{len(found)} models lie there: {names}" if found else "no GGUF file lies there"
-    raise ModelMissingError(reason, path=str(folder))

@@ -14,13 +14,19 @@ from ggufcluster.workflows.model_files import LocalFile, read_shards, require_fi
 def find_model(wanted: str | None, folder: Path) -> Path:
     """Return the model's first shard: the one that is wanted, else the only one downloaded.
 
+    Args:
+        wanted: A file, any shard of a set, or a folder with one model in it.
+        folder: Where downloads lie.
+
     Raises:
         ModelMissingError: It is not there, or the choice is not clear.
     """
     if wanted is not None:
         path = Path(wanted).expanduser().absolute()
+        if path.is_dir():
+            return only_model(path)
         if not path.is_file():
-            reason = "is a folder, not a GGUF file" if path.is_dir() else "no such file"
+            reason = "is no regular file" if path.exists() else "no such file"
             raise ModelMissingError(reason, path=str(path))
         return path.with_name(shard_names(path.name)[0])
     found = downloaded_models(folder)
@@ -30,6 +36,16 @@ def find_model(wanted: str | None, folder: Path) -> Path:
         raise ModelMissingError(f"no model was named and none lies under {folder}")
     names = ", ".join(str(path.relative_to(folder)) for path in found[:5])
     raise ModelMissingError(f"no model was named and {len(found)} lie under {folder}: {names}")
+
+
+def only_model(folder: Path) -> Path:
+    """Return the first shard of the one model under a folder; raises ModelMissingError."""
+    found = downloaded_models(folder)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(str(path.relative_to(folder)) for path in found[:5])
+    reason = f"{len(found)} models lie there: {names}" if found else "no GGUF file lies there"
+    raise ModelMissingError(reason, path=str(folder))
 
 
 def downloaded_models(folder: Path) -> list[Path]:

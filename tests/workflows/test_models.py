@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,11 +31,27 @@ def test_the_wanted_model_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The error has the whole path, for a folder as well."""
-    for wanted, words in ((tmp_path / "x.gguf", "no such file"), (tmp_path, "is a folder")):
+    """The error has the whole path, and says what is wrong with what lies there."""
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    for wanted, words in ((tmp_path / "x.gguf", "no such file"), (pipe, "is no regular file")):
         with pytest.raises(ModelMissingError, match=words) as caught:
             find_model(str(wanted), tmp_path)
         assert caught.value.path == str(wanted)
+
+
+def test_a_folder_stands_for_the_one_model_in_it(tmp_path: Path) -> None:
+    """A folder is enough if it holds one model; none or several in it are told."""
+    folder = tmp_path / "org" / "name"
+    folder.mkdir(parents=True)
+    with pytest.raises(ModelMissingError, match=f"{tmp_path}: no GGUF file lies there"):
+        find_model(str(tmp_path), tmp_path)
+    (folder / "m-00001-of-00002.gguf").touch()
+    (folder / "m-00002-of-00002.gguf").touch()
+    assert find_model(str(tmp_path), tmp_path / "else") == folder / "m-00001-of-00002.gguf"
+    (folder / "n.gguf").touch()
+    with pytest.raises(ModelMissingError, match="2 models lie there: org/name/m-00001-of-00002"):
+        find_model(str(tmp_path), tmp_path)
 
 
 def test_the_only_downloaded_model_needs_no_name(tmp_path: Path) -> None:
