@@ -104,7 +104,7 @@ def up(
     wish = wish_of(settings, extra=tuple(context.args))
     with world(settings) as outside:
         if dry_run:
-            plan = output.follow(dry(outside.seams(), wish, outside.build_request, outside.paths))
+            plan = output.follow(dry(outside.seams(), wish, outside.build_request))
             up_report.show_dry_run(output, plan, as_json=as_json)
             return
         record = output.follow(Up(outside.seams(), outside.engines(), outside.store, wish).run())

@@ -18,11 +18,11 @@ from ggufcluster.workflows.build import (
 from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.planning import look_at_head, plan_for_hosts
 from ggufcluster.workflows.source import locate_source, read_vendor, source_fingerprint
+from ggufcluster.workflows.status import read_key
 
 if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
-    from ggufcluster.core.paths import HostPaths
     from ggufcluster.core.wish import Wish
     from ggufcluster.workflows.events import Workflow
     from ggufcluster.workflows.seams import Seams
@@ -36,17 +36,17 @@ class HostCommands:
     commands: tuple[str, ...]
 
 
-def dry_run(
-    seams: Seams, wish: Wish, request: BuildRequest, paths: HostPaths
-) -> Workflow[list[HostCommands]]:
+def dry_run(seams: Seams, wish: Wish, request: BuildRequest) -> Workflow[list[HostCommands]]:
     """Return the commands of each host, workers first.
 
     Hosts are only read. The real split follows the memory that the workers report once they run;
     here it follows what the hosts show now.
 
     Raises:
-        GgufClusterError: Whatever would stop `up` before it starts anything.
+        GgufClusterError: Whatever would stop `up` before it starts anything, but for a port that
+            is taken: the cluster that is up now may have it.
     """
+    read_key(str(wish.api_key_file) if wish.api_key_file else None)
     view = look_at_head(seams, wish)
     head = view.machine
     template = yield from choose_template(
@@ -61,14 +61,21 @@ def dry_run(
         seams, replace(wish, template=template.file), view, backend=request.backend
     )
     result = []
+    engines: dict[str, tuple[PurePosixPath, tuple[str, ...]]] = {}
     for worker in planned:
-        site = BuildSite(worker.machine.remote, worker.machine.paths)
-        folder, notes = yield from _engine(site, request, copied=not worker.local)
+        machine = worker.machine
+        if machine.name not in engines:  # several workers may share one machine
+            site = BuildSite(machine.remote, machine.paths)
+            engines[machine.name] = yield from _engine(site, request, copied=not worker.local)
+        folder, notes = engines[machine.name]
         program = worker_command(
             bin_folder=folder / "bin", address=worker.address, port=worker.port
         )
         result.append(HostCommands(worker.name, (*notes, program.shown())))
-    folder, notes = yield from _engine(BuildSite(seams.local, paths), request, copied=False)
+    if head.name not in engines:
+        site = BuildSite(head.remote, head.paths)
+        engines[head.name] = yield from _engine(site, request, copied=False)
+    folder, notes = engines[head.name]
     program = server_command(plan.spec, bin_folder=folder / "bin")
     result.append(HostCommands("head", (*notes, program.shown())))
     return result

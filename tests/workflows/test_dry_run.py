@@ -16,6 +16,7 @@ from ggufcluster.core.engine import record_head
 from ggufcluster.core.machine import Machine
 from ggufcluster.core.wish import Wish
 from ggufcluster.errors import (
+    ConfigError,
     HostUnreachableError,
     ModelMissingError,
     PlacementError,
@@ -26,6 +27,7 @@ from ggufcluster.errors import (
 )
 from ggufcluster.workflows.build import BuildRequest
 from ggufcluster.workflows.dry_run import HostCommands, dry_run
+from ggufcluster.workflows.events import Warned
 from ggufcluster.workflows.source import read_vendor
 from tests.workflows.fakes import World, collect, facts
 from tests.workflows.sources import make_archive, make_vendor
@@ -50,7 +52,7 @@ class Case:
 
     def run(self) -> list[HostCommands]:
         """Run it to its end and check that it looked and did nothing else."""
-        workflow = dry_run(self.world.seams(), self.wish, self.request, self.world.paths)
+        workflow = dry_run(self.world.seams(), self.wish, self.request)
         _, found = collect(workflow)
         assert self.world.alive() == []
         assert [text for text in self.commands() if not any(look in text for look in LOOKS)] == []
@@ -195,6 +197,25 @@ def test_two_names_of_one_machine_are_refused(case: Case) -> None:
     """A machine reached by two names is no two workers here either."""
     case.world.hosts[SECOND].peer_address = FIRST
     with pytest.raises(WorkerAddressError, match=f"same machine as {FIRST}"):
+        case.run()
+
+
+def test_each_machine_is_looked_at_once(case: Case) -> None:
+    """Workers beside the head share its engine, and what is said of it is said once."""
+    case.wish = replace(case.wish, workers=("local:2",))
+    case.request = replace(case.request, backend=None)
+    events, found = collect(dry_run(case.world.seams(), case.wish, case.request))
+    assert len({one.commands[0] for one in found}) == 1
+    assert [event.text for event in events if isinstance(event, Warned)] == [
+        "nvcc 13.0 is on this machine but no NVIDIA driver answers: building for the CPU"
+        " (--arch builds for CUDA all the same)"
+    ]
+
+
+def test_keys_that_cannot_be_read_are_told(case: Case, tmp_path: Path) -> None:
+    """A key file that would stop `up` stops its dry run, too."""
+    case.wish = replace(case.wish, api_key_file=tmp_path / "none")
+    with pytest.raises(ConfigError, match="API keys cannot be read: No such file"):
         case.run()
 
 

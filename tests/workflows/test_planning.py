@@ -155,14 +155,23 @@ def test_a_model_that_does_not_fit_is_refused_with_both_numbers(case: Case) -> N
         ({"workers": ("10.20.20.9",)}, HostUnreachableError),
         ({"workers": ("local:9",)}, ConfigError),
         ({"workers": ("::",)}, WorkerAddressError),
+        ({"workers": ("local", "local")}, WorkerAddressError),
+        ({"workers": ("10.20.20.2", "10.20.20.2:22")}, WorkerAddressError),
     ],
 )
 def test_what_stops_up_stops_a_plan(
     case: Case, change: dict[str, object], error: type[Exception]
 ) -> None:
-    """A missing model, a host that is off, too many workers and a bad address are told alike."""
+    """What `up` refuses of model and workers before it starts anything, a plan refuses, too."""
     case.wish = replace(case.wish, **change)  # type: ignore[arg-type]
     with pytest.raises(error):
+        case.look()
+
+
+def test_one_machine_under_two_names_is_no_two_workers(case: Case) -> None:
+    """Its memory must not count twice in a plan."""
+    case.world.hosts["10.20.20.3"].peer_address = "10.20.20.2"
+    with pytest.raises(WorkerAddressError, match=r"is the same machine as 10\.20\.20\.2"):
         case.look()
 
 
