@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ggufcluster.core.wish import MAX_CONTEXT
 from ggufcluster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 KV_TYPES = ("f16", "q8_0", "q4_0")
 BACKENDS = ("auto", "cpu", "cuda")
@@ -39,7 +40,7 @@ class Setting:
     @property
     def variable(self) -> str:
         """Name of the environment variable: ``head.port`` is GGUFCLUSTER_HEAD_PORT."""
-        return "GGUFCLUSTER_" + self.key.replace(".", "_").upper()
+        return _PREFIX + self.key.replace(".", "_").upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,10 @@ class Settings:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         raise ValueError("must be text")
+    if not value.strip():
+        raise ValueError("must not be empty")
     return value.strip()
 
 
@@ -120,7 +123,12 @@ _TOKENS = _number(256, 16 * 1024 * 1024)
 
 
 def _context(value: Any) -> int | str:
-    return MAX_CONTEXT if value == MAX_CONTEXT else _TOKENS(value)
+    if value == MAX_CONTEXT:
+        return MAX_CONTEXT
+    try:
+        return _TOKENS(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {MAX_CONTEXT}") from None
 
 
 SETTINGS = (
@@ -158,6 +166,9 @@ SETTINGS = (
 
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 _TABLES = {key.partition(".")[0] for key in _BY_KEY if "." in key}
+_PREFIX = "GGUFCLUSTER_"
+# Nearer than this a name is a slip of the pen; the engine has variables of its own.
+_SLIP = 0.8
 
 
 def load_settings(
@@ -180,6 +191,7 @@ def load_settings(
     for file in (user_file, folder / LOCAL_FILE):
         if file.is_file():
             merged |= _read_all(_flatten(_parse(file), source=str(file)), origin=str(file))
+    _refuse_slips(env)
     for setting in SETTINGS:
         if setting.variable in env:
             value = _read(setting, env[setting.variable], source=setting.variable)
@@ -205,9 +217,26 @@ def _flatten(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict
             flat |= _flatten(value, source=source, prefix=key + ".")
         elif key in _BY_KEY:
             flat[key] = value
+        elif key in _TABLES:
+            raise ConfigError(f"{key!r} is a table of settings: write [{key}]", source=source)
         else:
-            raise ConfigError(f"unknown setting {key!r}", source=source)
+            near = _nearest(key, (*_BY_KEY, *_TABLES), cutoff=0.6)
+            hint = f"; did you mean {near}?" if near else ""
+            raise ConfigError(f"unknown setting {key!r}{hint}", source=source)
     return flat
+
+
+def _refuse_slips(env: Mapping[str, str]) -> None:
+    """Refuse a variable that nobody reads and that looks like one of ours."""
+    known = {setting.variable.removeprefix(_PREFIX) for setting in SETTINGS}
+    for name in env:
+        key = name.removeprefix(_PREFIX)
+        if key != name and key not in known and (near := _nearest(key, known, cutoff=_SLIP)):
+            raise ConfigError(f"no such setting; did you mean {_PREFIX}{near}?", source=name)
+
+
+def _nearest(name: str, known: Iterable[str], *, cutoff: float) -> str:
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
 def _read_all(given: Mapping[str, Any], *, origin: str) -> dict[str, Value]:

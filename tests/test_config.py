@@ -107,9 +107,9 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("port = 1", "unknown setting 'port'"),
-        ("[head]\nprot = 1", "unknown setting 'head.prot'"),
-        ("[haed]\n", "unknown setting 'haed'"),
-        ("head = 1", "unknown setting 'head'"),
+        ("[head]\nprot = 1", "unknown setting 'head.prot'; did you mean head.port?"),
+        ("[haed]\n", "unknown setting 'haed'; did you mean head?"),
+        ("head = 1", "'head' is a table of settings: write [head]"),
         ("ctx = ", "is not valid TOML"),
         ("ctx = 1\nctx = 2", "is not valid TOML"),
         ("model = '\x00'", "is not valid TOML"),
@@ -127,12 +127,12 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
-        ("ctx = 12", "ctx", "must be between 256 and 16777216 (got 12)"),
-        ("ctx = 1.5", "ctx", "must be a whole number (got 1.5)"),
-        ("ctx = true", "ctx", "must be a whole number (got True)"),
+        ("ctx = 12", "ctx", "must be between 256 and 16777216, or max (got 12)"),
+        ("ctx = 1.5", "ctx", "must be a whole number, or max (got 1.5)"),
+        ("ctx = true", "ctx", "must be a whole number, or max (got True)"),
         ("kv_type = 'q2'", "kv_type", "must be one of f16, q8_0, q4_0 (got 'q2')"),
         ("model = 3", "model", "must be text (got 3)"),
-        ("model = ' '", "model", "must be text (got ' ')"),
+        ("model = ' '", "model", "must not be empty (got ' ')"),
         ("[head.port]\nx = 1", "head.port", "must be a whole number"),
         ("[workers]\nhosts = 3", "workers.hosts", "must be a list (got 3)"),
         ("[workers]\nhosts = [3]", "workers.hosts", "must be a list of texts (got [3])"),
@@ -180,6 +180,19 @@ def test_a_bad_variable_is_named(tmp_path: Path) -> None:
     """The error names the variable."""
     with pytest.raises(ConfigError, match="GGUFCLUSTER_PARALLEL: must be a whole number"):
         load(tmp_path, {"GGUFCLUSTER_PARALLEL": "many"})
+
+
+def test_a_slip_in_a_variable_is_no_silence(tmp_path: Path) -> None:
+    """A variable that nearly has the name of a setting is refused with the name that was meant."""
+    meant = r"GGUFCLUSTER_HEAD_PROT: no such setting; did you mean GGUFCLUSTER_HEAD_PORT\?"
+    with pytest.raises(ConfigError, match=meant):
+        load(tmp_path, {"GGUFCLUSTER_HEAD_PROT": "9000"})
+
+
+@pytest.mark.parametrize("name", ["MSA_SELECT", "MSA_LEADING", "HANDSHAKE_SECONDS", "RUN"])
+def test_variables_of_the_engine_are_left_alone(tmp_path: Path, name: str) -> None:
+    """What the engine or a managed process reads is no setting and no slip."""
+    assert load(tmp_path, {f"GGUFCLUSTER_{name}": "1"})["msa"] == "auto"
 
 
 def test_a_bad_flag_is_named(tmp_path: Path) -> None:

@@ -17,6 +17,16 @@ def _text(hint: str) -> Callable[[errors.GgufClusterError], str]:
     return lambda _error: hint
 
 
+def _config(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ConfigError)
+    if error.source.startswith(("command line", "after --", "--", "FILE", "chat", "logs")):
+        return "see that command's --help"
+    # `ggufcluster config` reads them, too, and would only say the same.
+    if error.source.startswith("GGUFCLUSTER_") or ".toml" in error.source:
+        return "correct it there; ggufcluster/example.toml shows every setting"
+    return "see `ggufcluster config` for what is set and where"
+
+
 def _host_key(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.HostKeyError)
     if error.changed:
@@ -69,7 +79,7 @@ def _moved(error: errors.GgufClusterError) -> str:
 _TABLE: tuple[
     tuple[type[errors.GgufClusterError], int, Callable[[errors.GgufClusterError], str]], ...
 ] = (
-    (errors.ConfigError, 3, _text("see `ggufcluster config` for what is set and where")),
+    (errors.ConfigError, 3, _config),
     (errors.LocalFileError, 4, _text("check that it is there, your rights, and the disk")),
     (
         errors.RecordError,
