@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
+from ggufcluster.adapters.http.body import words_of
 from ggufcluster.errors import HeadError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class HttpApi:
                     if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
                         yield self._event(json.loads(data), path)
         except (httpx.HTTPError, ValueError) as error:
-            raise HeadError(f"{self._root}{path}: {_words(error)}") from error
+            raise HeadError(f"{self._root}{path}: {words_of(error)}") from error
 
     def _event(self, event: Any, path: str) -> Any:
         if isinstance(event, dict) and event.get("error"):
@@ -106,7 +107,7 @@ class HttpApi:
                 raise HeadError(f"{self._root}{path} answered {_reason(answer)}")
             return answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise HeadError(f"{self._root}{path}: {_words(error)}") from error
+            raise HeadError(f"{self._root}{path}: {words_of(error)}") from error
 
 
 def _reason(answer: httpx.Response) -> str:
@@ -114,7 +115,3 @@ def _reason(answer: httpx.Response) -> str:
         return f"{answer.status_code}: {answer.json()['error']['message']}"
     except (ValueError, LookupError, TypeError):
         return f"{answer.status_code}: {answer.text[:200]}"
-
-
-def _words(error: Exception) -> str:
-    return "gave no answer in time" if isinstance(error, httpx.TimeoutException) else str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ggufcluster.core.http_answers import ContentRange
+
+# httpx repeats the system's words with its number before them.
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class RangeBody:
@@ -123,7 +127,7 @@ def words_of(error: Exception) -> str:
     """Say what went wrong, for people."""
     if isinstance(error, httpx.TimeoutException):
         return "gave no answer in time"
-    return str(error) or type(error).__name__
+    return _ERRNO.sub("", str(error)) or type(error).__name__
 
 
 def _plain_socket(answer: httpx.Response, length: int) -> socket.socket | None:

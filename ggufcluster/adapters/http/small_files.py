@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from ggufcluster.adapters.http.body import words_of
 from ggufcluster.core.http_answers import host_of
 from ggufcluster.errors import TransferError
 
@@ -38,7 +39,7 @@ def fetch_small(url: str, *, limit: int, token: Secret | None = None) -> bytes:
                     raise TransferError(f"{_name(url)} has more than {limit:,} bytes", where=host)
             return bytes(data)
     except httpx.HTTPError as error:
-        raise TransferError(str(error) or type(error).__name__, where=host) from error
+        raise TransferError(words_of(error), where=host) from error
     except httpx.InvalidURL as error:
         raise TransferError(f"{error} is no address", where=host) from error
 

@@ -108,7 +108,7 @@ def test_nobody_there_is_down() -> None:
         pass
     with calling(server) as api:
         assert api.health() == "down"
-        with pytest.raises(HeadError, match=server.root):
+        with pytest.raises(HeadError, match=f"^{server.root}/props: Connection refused$"):
             api.get("/props")
 
 
