@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 _WIDTH = 80
 _PLAIN_SECONDS = 5.0
 _GAP = 2
+_NARROWEST = 4  # of a column; a terminal without room for that shows broken lines
 _INDENT = 5
 _RIGHT = frozenset(
     {
@@ -295,7 +296,7 @@ def _table_lines(
 ) -> Iterator[str]:
     """Lay out a table: the widest columns give way, their cells go on in further lines."""
     widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > width:
+    while sum(widths) + _GAP * (len(widths) - 1) > width and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
     for row in (columns, *rows):
         cells = (_wrapped(cell, room, fold=True) for cell, room in zip(row, widths, strict=True))

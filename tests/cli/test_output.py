@@ -215,6 +215,18 @@ def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines == [line.rstrip() for line in lines]
 
 
+@pytest.mark.parametrize("columns", ["1", "12", "30"])
+def test_a_terminal_too_narrow_for_a_table_is_no_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """However narrow it is, every cell is shown in pieces."""
+    monkeypatch.setenv("COLUMNS", columns)
+    names = tuple(f"column{number}" for number in range(9))
+    Output().table(names, [tuple(name.upper() for name in names)])
+    shown = capsys.readouterr().out
+    assert shown.count("COLU") == shown.count("colu") == len(names)
+
+
 def test_a_long_word_stays_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """A path can be copied from a list of values, however long it is."""
     path = "/models/" + "x" * 100
