@@ -238,7 +238,7 @@ class _HeaderReader:
     def preamble(self, path: str | None) -> tuple[int, int, int]:
         cursor = self.cursor
         if (magic := cursor.take_at_most(len(MAGIC))) != MAGIC:
-            raise NotGgufError(f"not a GGUF file, it begins with {magic!r}", path=path)
+            raise NotGgufError(f"not a GGUF file, it begins with {repr(magic)[1:]}", path=path)
         version = cursor.number("I")
         if version & 0xFFFF == 0:
             cursor.refuse("big-endian GGUF files are not supported")

@@ -68,11 +68,17 @@ class Wish:
 
 
 def differences(one: str, other: str) -> tuple[str, ...]:
-    """Name the settings in which two shapes differ: ``ctx 8192 instead of 4096``."""
+    """Name the settings in which two shapes differ: ``context 8192 instead of 4096``."""
     first: dict[str, Any] = json.loads(one)
     second: dict[str, Any] = json.loads(other)
     return tuple(
-        f"{name} {first.get(name)} instead of {second.get(name)}"
+        f"{name} {_words(first.get(name))} instead of {_words(second.get(name))}"
         for name in sorted(first.keys() | second.keys())
         if first.get(name) != second.get(name)
     )
+
+
+def _words(value: Any) -> str:
+    if value in (None, []):
+        return "unset"
+    return " ".join(value) if isinstance(value, list) else str(value)

@@ -171,7 +171,8 @@ def regenerate(
     if len(found.names) > 1:
         yield Note(f"of {len(found.names)} templates ({', '.join(found.names)}): {found.name}")
     if out.exists() and not replace and style_of(_first_line(out)) is None:
-        raise LocalFileError("exists and was not written by ggufcluster", path=str(out))
+        reason = "exists and was not written by ggufcluster; --force replaces it"
+        raise LocalFileError(reason, path=str(out))
     text = make_style(found, style)
     yield from check(FoundTemplate(text, str(out)), local=local, outside=outside)
     replace_file(out, text.encode())

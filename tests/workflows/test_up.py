@@ -193,7 +193,7 @@ def test_another_wish_does_not_end_what_runs(case: Case) -> None:
     """A healthy cluster of another shape stays, and the error says in what they differ."""
     drain(case.up())
     case.wish = replace(case.wish, context=4096)
-    with pytest.raises(ClusterBusyError, match="context None instead of 4096"):
+    with pytest.raises(ClusterBusyError, match="context unset instead of 4096"):
         drain(case.up())
     assert len(case.world.alive()) == 3
     assert case.store.load() is not None
