@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ggufcluster.core.record import fields_for_scripts
 from ggufcluster.core.units import seconds_text, size_text
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 def show(output: Output, status: Status, *, as_json: bool) -> None:
     """Print a status as tables or as JSON."""
     if as_json:
-        output.data({"healthy": status.healthy, **asdict(status)})
+        record = fields_for_scripts(status.record)
+        output.data({"healthy": status.healthy, **asdict(status), "record": record})
         return
     record = status.record
     busy = "-" if status.slots is None else f"{status.slots} of {record.parallel} busy"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from ggufcluster.core.record import fields_for_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ def show(output: Output, record: ClusterRecord, *, as_json: bool) -> None:
     """Print base URL, a curl line and snippets for common clients."""
     base = f"{record.root}/v1"
     if as_json:
-        output.data({"base_url": base, **asdict(record)})
+        output.data({"base_url": base, **fields_for_scripts(record)})
         return
     # What everybody needs stands last: the rest scrolls off a small terminal.
     *clients, curl = snippets(record.root, record.model, record.api_key_file)

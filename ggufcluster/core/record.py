@@ -96,6 +96,11 @@ class ClusterRecord:
         return replace(self, workers=workers)
 
 
+def fields_for_scripts(record: ClusterRecord) -> dict[str, Any]:
+    """Return the fields of a record, with what was asked for as fields of their own."""
+    return {**asdict(record), "wish": json.loads(record.wish)}
+
+
 def to_json(record: ClusterRecord) -> bytes:
     """Serialise a record."""
     return json.dumps({"format": FORMAT, **asdict(record)}, indent=2).encode()

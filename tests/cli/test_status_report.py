@@ -19,7 +19,7 @@ LONG = "spark-with-a-long-name.in-a-long.domain.example"
 RECORD = ClusterRecord(
     id="c",
     created=0.0,
-    wish="{}",
+    wish='{"context": 4096}',
     build_id="0123456789abcdef-cuda-121a-aarch64-01234567",
     head_run="/r/c/head",
     root="http://10.20.20.1:8080",
@@ -90,6 +90,7 @@ def test_json_holds_the_whole_status(capsys: pytest.CaptureFixture[str]) -> None
     report = json.loads(capsys.readouterr().out)
     assert report["healthy"] is False
     assert report["problems"] == list(STATUS.problems)
+    assert report["record"]["wish"] == {"context": 4096}
     assert report["record"]["shares"][1] == {
         "device": "RPC1",
         "host": LONG,

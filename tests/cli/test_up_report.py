@@ -21,7 +21,7 @@ ROOT = "http://127.0.0.1:8080"
 RECORD = ClusterRecord(
     id="c",
     created=0.0,
-    wish="{}",
+    wish='{"context": 4096}',
     build_id="b",
     head_run="/r/c/head",
     root=ROOT,
@@ -109,6 +109,7 @@ def test_the_report_in_json_is_the_record(capsys: pytest.CaptureFixture[str]) ->
     assert report["base_url"] == f"{ROOT}/v1"
     assert report["model"] == "MiniMax M3"
     assert report["workers"] == []
+    assert report["wish"] == {"context": 4096}
 
 
 def test_a_dry_run_shows_the_commands_of_each_host(capsys: pytest.CaptureFixture[str]) -> None:
