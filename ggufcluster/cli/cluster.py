@@ -138,7 +138,9 @@ def down(
 
 
 def status(*, as_json: options.Json = False) -> None:
-    """Show head, workers, layers, memory; exit code 0 only when healthy.
+    """Show head, workers, layers and memory.
+
+    The exit code is 0 only when all of it is healthy.
 
     Examples:
       ggufcluster status

@@ -108,10 +108,10 @@ def models(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """List known GGUFs of MiniMax-M3, and whether they fit this machine and the workers.
+    """List known GGUFs of MiniMax-M3, and whether they fit.
 
     Those with the indexer run sparse attention; the others run dense. Only weights are counted,
-    against the memory that is free now less 9 GiB a node.
+    against the memory that is free now on this machine and the workers, less 9 GiB a node.
 
     Examples:
       ggufcluster models

@@ -30,7 +30,7 @@ def build(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Build llama.cpp with our patch series, here and on each --worker.
+    """Build llama.cpp with our patch series, here and on workers.
 
     A worker equal to this machine gets a copy; another one builds its own.
 

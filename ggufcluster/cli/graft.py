@@ -36,7 +36,7 @@ def graft_indexer(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Add the indexer that a MiniMax-M3 GGUF was converted without.
+    """Add the indexer that a GGUF of MiniMax-M3 lacks.
 
     Fetches only the indexer's tensors of the original, writes a first and a last shard, and links
     the others. The old set stays as it is.

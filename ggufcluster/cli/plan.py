@@ -33,7 +33,7 @@ def plan(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say what would go where, whether it fits, and what to expect.
+    """Say what goes where, whether it fits, and how fast at most.
 
     Hosts are only looked at. `up` decides by the same rules, from what the workers report then.
 

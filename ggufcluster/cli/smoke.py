@@ -21,9 +21,10 @@ def smoke(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Try the running cluster: calls, a loop, a JSON answer, a long prompt.
+    """Try the running cluster: tools, JSON and a long prompt.
 
-    The exit code is 0 only if all of them pass.
+    It is asked for calls, a loop of them, an answer in JSON and one to a long prompt. The exit code
+    is 0 only if all of them pass.
 
     Example:
       ggufcluster smoke

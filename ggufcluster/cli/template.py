@@ -69,11 +69,13 @@ def regen(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a chat template made from the model's own one, after checking it.
+    """Make a chat template from the model's own one, and check it.
 
-    Example:
-      ggufcluster template regen --gguf model-00001-of-00005.gguf --style native
-      ggufcluster up --model model-00001-of-00005.gguf --template model.native.jinja
+    Nothing is written unless it passes `template check`.
+
+    Examples:
+      ggufcluster template regen --gguf m3-00001-of-00005.gguf --style native
+      ggufcluster up --model m3-00001-of-00005.gguf --template m3.native.jinja
     """
     from ggufcluster.cli.output import Output
     from ggufcluster.workflows.templates import read_gguf_template, regenerate
@@ -100,7 +102,14 @@ def check(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Render a set of conversations in a sandbox and by llama-server; they must agree."""
+    """Render conversations in a sandbox and by llama-server.
+
+    Both must give the same prompts, byte for byte.
+
+    Examples:
+      ggufcluster template check m3.native.jinja
+      ggufcluster template check --gguf m3-00001-of-00005.gguf --no-server
+    """
     from ggufcluster.cli.output import Output
     from ggufcluster.workflows import templates
 
@@ -121,7 +130,11 @@ def show(
     name: Named = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print a template as it is, and say on stderr what it is."""
+    """Print a template as it is, and say on stderr what it is.
+
+    Example:
+      ggufcluster template show --gguf m3-00001-of-00005.gguf > m3.jinja
+    """
     from ggufcluster.cli.output import Output
     from ggufcluster.core.chat_template import template_kind
     from ggufcluster.core.template_style import family_of_template, style_of
@@ -151,7 +164,12 @@ def diff(
     style: StyleOption = "hybrid",
     name: Named = None,
 ) -> None:
-    """Show how a template file, or else a style, differs from the model's own template."""
+    """Show how a file, or else a style, differs from the model's.
+
+    Examples:
+      ggufcluster template diff --gguf m3-00001-of-00005.gguf --style native
+      ggufcluster template diff m3.native.jinja --gguf m3-00001-of-00005.gguf
+    """
     import difflib
 
     from ggufcluster.cli.output import Output

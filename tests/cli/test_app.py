@@ -77,10 +77,12 @@ def test_all_commands_are_there() -> None:
     assert set(names) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [*COMMANDS, *(f"template {part}" for part in ("regen", "check", "show", "diff"))]
+)
 def test_help_shows_an_example(name: str) -> None:
     """Each command's help holds an example that begins with a call of it."""
-    result = CliRunner().invoke(app, [name, "--help"])
+    result = CliRunner().invoke(app, [*name.split(), "--help"])
     assert result.exit_code == 0
     _, mark, examples = result.output.partition("\n  Example")
     assert mark
@@ -89,11 +91,13 @@ def test_help_shows_an_example(name: str) -> None:
     assert max(map(len, result.output.splitlines())) <= 80
 
 
-def test_help_without_a_command_lists_them() -> None:
-    """The program's own help names every command."""
+def test_help_without_a_command_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's own help names every command, and says on one whole line what it does."""
+    monkeypatch.setenv("COLUMNS", "80")
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     assert all(f"  {name} " in result.output for name in COMMANDS)
+    assert "...\n" not in result.output + CliRunner().invoke(app, ["template", "--help"]).output
 
 
 def test_the_version_is_printed(
