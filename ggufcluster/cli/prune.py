@@ -31,10 +31,10 @@ def prune(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Remove engines, build folders and sources of other versions, here and on each --worker.
+    """Remove engines of other versions, here and on workers.
 
-    What a process runs from stays, and what the record of the cluster names. Models are not
-    touched.
+    Their build folders and sources go, too. What a process runs from stays, and what the record of
+    the cluster names. Models are not touched.
 
     Examples:
       ggufcluster prune --dry-run
