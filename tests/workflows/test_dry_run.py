@@ -206,10 +206,8 @@ def test_each_machine_is_looked_at_once(case: Case) -> None:
     case.request = replace(case.request, backend=None)
     events, found = collect(dry_run(case.world.seams(), case.wish, case.request))
     assert len({one.commands[0] for one in found}) == 1
-    assert [event.text for event in events if isinstance(event, Warned)] == [
-        "nvcc 13.0 is on this machine but no NVIDIA driver answers: building for the CPU"
-        " (--arch builds for CUDA all the same)"
-    ]
+    (told,) = (event.text for event in events if isinstance(event, Warned))
+    assert told.startswith("nvcc 13.0 is on this machine but no NVIDIA driver answers")
 
 
 def test_keys_that_cannot_be_read_are_told(case: Case, tmp_path: Path) -> None:
