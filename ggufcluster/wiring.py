@@ -43,7 +43,7 @@ from ggufcluster.workflows.up import Engines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ggufcluster.adapters.http import Api, StreamingApi
+    from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.adapters.hub import Hub
     from ggufcluster.adapters.remote import FarRemote, Remote
     from ggufcluster.config import Settings
@@ -73,7 +73,7 @@ class World:
             probe=probe_worker,
             measure=measure_link,
             try_listen=try_listen,
-            api=_open_api,
+            api=streaming_api,
         )
 
     def engines(self) -> Engines:
@@ -227,10 +227,6 @@ def chat_tools(path: Path) -> Toolbox:
 def save_file(path: Path, content: bytes) -> None:
     """Write a file of the user's whole or not at all; raises OSError."""
     replace_file(path, content)
-
-
-def _open_api(root: str, key: Secret | None) -> Api:
-    return HttpApi(root, key=key)
 
 
 def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:

@@ -186,8 +186,3 @@ def details(error: errors.GgufClusterError) -> tuple[str, ...]:
 def notes(error: BaseException) -> tuple[str, ...]:
     """Return what was noted on an error on its way up."""
     return tuple(getattr(error, "__notes__", ()))
-
-
-def exit_codes() -> tuple[tuple[int, str], ...]:
-    """Return every exit code with the first sentence of its error class, for the README."""
-    return tuple((code, (kind.__doc__ or "").split("\n")[0]) for kind, code, _hint in _TABLE)

@@ -51,20 +51,11 @@ def template_kind(text: str | None) -> str:
     return "minimax-m3" if all(mark in text for mark in _M3_MARKS) else "generic"
 
 
-def check_template(text: str, *, path: str) -> None:
-    """Render a template once, sandboxed: a GGUF or a file from the net may bring any code.
-
-    Raises:
-        TemplateError: It does not parse, does not render, or renders without the user's words.
-    """
-    judge(render(text, CONTEXTS), path=path)
-
-
 def judge(answers: Sequence[Rendered], *, path: str) -> None:
     """Judge what a template made of `CONTEXTS`: one of them must have come out well.
 
     Raises:
-        TemplateError: None did.
+        TemplateError: It does not parse, does not render, or renders without the user's words.
     """
     failures = [_failure(answer) for answer in answers]
     if all(failures):

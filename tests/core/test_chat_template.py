@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ggufcluster import resources
-from ggufcluster.core.chat_template import check_template, template_kind
+from ggufcluster.core.chat_template import CONTEXTS, judge, render, template_kind
 from ggufcluster.errors import TemplateError
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
@@ -33,7 +33,7 @@ def test_kind_follows_the_marks_of_the_text() -> None:
 )
 def test_templates_of_the_field_pass(text: str) -> None:
     """What llama.cpp's own engine renders is not refused here."""
-    check_template(text, path="t.jinja")
+    judge(render(text, CONTEXTS), path="t.jinja")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_templates_of_the_field_pass(text: str) -> None:
 def test_a_bad_template_is_refused_with_its_file_and_reason(text: str, reason: str) -> None:
     """The error names the file and what is wrong with it, and nothing but that error comes out."""
     with pytest.raises(TemplateError, match=r"^chat template t\.jinja: ") as caught:
-        check_template(text, path="t.jinja")
+        judge(render(text, CONTEXTS), path="t.jinja")
     assert reason in caught.value.reason
     assert caught.value.path == "t.jinja"
