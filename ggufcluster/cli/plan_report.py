@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ggufcluster.cli.output import Output
     from ggufcluster.core.expectation import Bound, Expectation
+    from ggufcluster.core.launch import LaunchSpec
     from ggufcluster.core.placement import Share
     from ggufcluster.workflows.planning import Outlook
 
@@ -32,7 +33,7 @@ def show(output: Output, found: Outlook, *, as_json: bool) -> None:
     output.pairs(
         [
             ("model", f"{spec.alias}, {size_text(needs.model.weight_bytes)}"),
-            ("context", f"{spec.context:,} tokens in each of {spec.parallel} slots"),
+            ("context", _context(spec)),
             ("KV cache", spec.kv_type),
             ("ubatch", f"{spec.ubatch} tokens"),
             ("attention", needs.workload.path if plan.sparse else "dense"),
@@ -47,6 +48,11 @@ def show(output: Output, found: Outlook, *, as_json: bool) -> None:
     output.heading("Why")
     for reason in reasons(plan):
         _bullet(output, reason)
+
+
+def _context(spec: LaunchSpec) -> str:
+    slots = "1 slot" if spec.parallel == 1 else f"each of {spec.parallel} slots"
+    return f"{spec.context:,} tokens in {slots}"
 
 
 def as_data(found: Outlook) -> dict[str, Any]:

@@ -29,11 +29,15 @@ LARGEST = {"q8_0": 131_072, "f16": 65_536, "q4_0": 0}
 
 
 def found(
-    devices: Sequence[Device] = (FAR, OWN), *, link: float = 25e9, context: int | None = None
+    devices: Sequence[Device] = (FAR, OWN),
+    *,
+    link: float = 25e9,
+    context: int | None = None,
+    parallel: int = 1,
 ) -> Outlook:
     """Plan half of M3 on these devices."""
     plan = make_plan(
-        Wish(workers=("b",), context=context),
+        Wish(workers=("b",), context=context, parallel=parallel),
         m3_facts(layers=30),
         PurePosixPath("/m"),
         devices=devices,
@@ -58,6 +62,13 @@ def data(one: Outlook, capsys: pytest.CaptureFixture[str]) -> Any:
 def test_a_plan_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     """Every line of a plan for people fits a usual terminal."""
     assert max(map(len, shown(found(), capsys))) <= 80
+
+
+def test_slots_are_counted_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """One slot is one slot, and of several each has the context."""
+    assert "context       4,096 tokens in 1 slot" in shown(found(context=4096), capsys)
+    several = shown(found(context=4096, parallel=3), capsys)
+    assert "context       4,096 tokens in each of 3 slots" in several
 
 
 def test_each_device_has_a_row_with_need_and_room(capsys: pytest.CaptureFixture[str]) -> None:
