@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def show(output: Output, status: Status, *, as_json: bool) -> None:
     """Print a status as tables or as JSON."""
     if as_json:
-        record = fields_for_scripts(status.record)
-        output.data({"healthy": status.healthy, **asdict(status), "record": record})
+        written = fields_for_scripts(status.record)
+        output.data({"healthy": status.healthy, **asdict(status), "record": written})
         return
     record = status.record
     busy = "-" if status.slots is None else f"{status.slots} of {record.parallel} busy"
