@@ -27,7 +27,6 @@ from ggufcluster.workflows.deploy import deploy_engine, worker_paths
 from ggufcluster.workflows.inspect import (
     far_files,
     hub_files,
-    hub_listing,
     is_address,
     is_repository,
     local_files,
@@ -171,7 +170,7 @@ def open_originals(place: str | None, *, revision: str) -> Iterator[Originals]:
             yield FarOriginals(client, place)
     elif is_repository(place):
         with _hub_client() as (hub, client):
-            yield HubOriginals(hub, client, hub_listing(hub, place, revision))
+            yield HubOriginals(hub, client, place, revision)
     else:
         yield LocalOriginals(Path(place).expanduser())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +96,7 @@ def download(
         output.line(str(path))
     if done.first and not quiet:
         output.heading("Start it:")
-        output.line(f"  ggufcluster up --model {done.first}")
+        output.line(f"  ggufcluster up --model {shlex.quote(str(done.first))}")
 
 
 def models(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,4 +58,4 @@ def graft_indexer(
     output.line(f"{first}")
     if not quiet:
         output.heading("Start it:")
-        output.line(f"  ggufcluster up --model {first}")
+        output.line(f"  ggufcluster up --model {shlex.quote(str(first))}")

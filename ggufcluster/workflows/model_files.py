@@ -154,7 +154,6 @@ def require_files(paths: Sequence[Path]) -> None:
     """
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        raise ModelMissingError(
-            f"{len(missing)} of {len(paths)} shards are missing: {', '.join(missing[:3])}",
-            path=str(paths[0]),
-        )
+        lost = f"{len(missing)} of {len(paths)} shards are missing: {', '.join(missing[:3])}"
+        reason = lost if len(paths) > 1 else "no such file"
+        raise ModelMissingError(reason, path=str(paths[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
@@ -13,13 +13,14 @@ from ggufcluster.core.graft import INDEX, SINGLE, original_names, weight_files
 from ggufcluster.core.http_answers import same_origin
 from ggufcluster.core.safetensors import LENGTH_BYTES, StoredTensor, header_length, read_tensors
 from ggufcluster.errors import GraftError, TransferError
+from ggufcluster.workflows.inspect import hub_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from ggufcluster.adapters.hub import Hub
-    from ggufcluster.core.download.listing import Listing
+    from ggufcluster.core.download.listing import Listing, PublishedFile
 
 _SMALL_BYTES = 64 << 20
 _MISSING = 404
@@ -97,16 +98,27 @@ class HubOriginals:
     Args:
         hub: The hub.
         client: Connection that gives ranges, with the hub's token.
-        listing: What the repository publishes.
+        repository: Which one.
+        revision: Branch, tag or commit.
     """
 
-    def __init__(self, hub: Hub, client: RangeClient, listing: Listing) -> None:
-        self.name = listing.repository
+    def __init__(
+        self, hub: Hub, client: RangeClient, repository: str, revision: str = "main"
+    ) -> None:
+        self.name = repository
         self._hub = hub
         self._client = client
-        self._listing = listing
-        self._files = {file.path: file for file in listing.files}
+        self._revision = revision
         self._addresses: dict[str, Address] = {}
+
+    # The hub is asked only once something of it is wanted: a GGUF that is no good is told before.
+    @cached_property
+    def _listing(self) -> Listing:
+        return hub_listing(self._hub, self.name, self._revision)
+
+    @cached_property
+    def _files(self) -> dict[str, PublishedFile]:
+        return {file.path: file for file in self._listing.files}
 
     def small(self, file: str) -> bytes | None:
         """Return a small file whole, None if there is none; raises DownloadError."""

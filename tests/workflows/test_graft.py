@@ -149,7 +149,7 @@ def far(server: HubServer, cache: Path) -> Iterator[HubOriginals]:
     """Open the original on the hub."""
     hub = HuggingFaceHub(endpoint=server.root, cache=cache)
     with RangeClient() as client:
-        yield HubOriginals(hub, client, hub.listing("org/m", "main"))
+        yield HubOriginals(hub, client, "org/m")
 
 
 def test_of_a_far_original_only_the_indexer_is_fetched(
@@ -157,6 +157,7 @@ def test_of_a_far_original_only_the_indexer_is_fetched(
 ) -> None:
     """Headers, indexer and two norms come over the network, of one commit, and nothing else."""
     with far(hub, tmp_path / "cache") as originals:
+        assert originals.small("nothing") is None  # from here on the commit is known
         hub.publish("org/m", {"config.json": b"{}"})  # the branch moves meanwhile
         first = drain(graft_indexer(old[0], originals, None))
     assert contents(shard_paths(first)) == {tensor.name: tensor.data for tensor in WHOLE.tensors}
