@@ -15,6 +15,7 @@ import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 
+from ggufcluster.adapters.http.body import words_of
 from ggufcluster.core.download.listing import Digest, Listing, PublishedFile
 from ggufcluster.core.http_answers import host_of, wait_seconds
 from ggufcluster.core.secret import Secret
@@ -260,4 +261,4 @@ def _named(path: Path) -> Digest | None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0]
+    return words_of(error).strip().splitlines()[0]

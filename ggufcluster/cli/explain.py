@@ -68,6 +68,13 @@ def _access(error: errors.GgufClusterError) -> str:
     return "set HF_TOKEN to a token that may read it"
 
 
+def _choice(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.FileChoiceError)
+    if not error.choices:
+        return "choose another repository"
+    return "choose with --quant NAME or --include 'GLOB'"
+
+
 def _moved(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.RevisionMovedError)
     if error.ours is None:
@@ -146,7 +153,7 @@ _TABLE: tuple[
     (errors.RepositoryMissingError, 83, _text("check the name; a private one needs HF_TOKEN")),
     (errors.RevisionMissingError, 84, _text("leave --revision away, or name one that is there")),
     (errors.RevisionMovedError, 85, _moved),
-    (errors.FileChoiceError, 86, _text("choose with --quant NAME or --include 'GLOB'")),
+    (errors.FileChoiceError, 86, _choice),
     (errors.UnsafeNameError, 87, _text("do not trust that repository")),
     (errors.ShardSetError, 88, _text("choose another repository or revision, or tell its owner")),
     (errors.RangesIgnoredError, 89, _text("set another HF_ENDPOINT, or another proxy")),
