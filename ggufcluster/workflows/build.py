@@ -285,7 +285,7 @@ def plan_build(
 
 
 def _run(remote: Remote, plan: BuildPlan, options: BuildOptions) -> Workflow[None]:
-    label = f"building the {options.backend.value} engine on {remote.name}"
+    label = f"Building the {options.backend.value} engine on {remote.name}"
     yield Started(label)
     log: deque[str] = deque(maxlen=_LOG_LINES)
     stage = "prepare"

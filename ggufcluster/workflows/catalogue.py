@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ggufcluster.adapters.hub import Hub
 
-_LABEL = "asking the hub"
+_LABEL = "Asking the hub"
 
 
 def known_models(hub: Hub | None, presets: Sequence[Preset] = PRESETS) -> Workflow[list[Preset]]:

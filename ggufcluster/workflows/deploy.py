@@ -104,7 +104,7 @@ def _use_or_copy(
     site.remote.run(build_script.remove_command(target), timeout=_SECONDS)
     folder = Path(engine.folder)
     yield from transfer(
-        f"copying the engine to {host.name}",
+        f"Copying the engine to {host.name}",
         engine.size,
         lambda told: site.remote.put_tree(folder, target, on_bytes=told),
     )
@@ -145,7 +145,7 @@ def _send_tree(folder: Path, remote: Remote, target: PurePosixPath) -> Workflow[
         files.pack_folder(folder, archive)
     remote_archive = target.with_name(archive.name)
     yield from transfer(
-        f"copying the source to {remote.name}",
+        f"Copying the source to {remote.name}",
         archive.stat().st_size,
         lambda told: remote.put(archive, remote_archive, on_bytes=told),
     )

@@ -97,10 +97,10 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
         DiskFullError: Too little space, before or meanwhile; what has come is kept.
     """
     folder = Path(request.folder).expanduser().absolute()
-    yield Started(f"listing {request.repository}")
+    yield Started(f"Listing {request.repository}")
     listing = _listing(request, folder, hub)
     chosen = choose(listing, quant=request.quant, include=request.include)
-    yield Finished(f"listing {request.repository}", _summary(chosen, listing))
+    yield Finished(f"Listing {request.repository}", _summary(chosen, listing))
     places = _places(folder, listing, chosen)
     with locked(places):
         missing, linked = yield from _settle(places, request, listing, hub)
@@ -237,7 +237,7 @@ def _link_cached(place: Place, listing: Listing, hub: Hub) -> Workflow[bool]:
 
 
 def _hashed(path: Path, place: Place) -> Workflow[str]:
-    label = f"checking {place.label}"
+    label = f"Checking {place.label}"
     yield Started(label)
     count = 0
     steps = hash_file(path, place.published)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ggufcluster.workflows.places import Place
 
 _REPORT_SECONDS = 0.5
-_TOTAL = "download"
+_TOTAL = "Downloading"
 _GATE = "seconds that the server asks to wait"
 
 

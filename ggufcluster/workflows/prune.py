@@ -78,7 +78,7 @@ def prune(
     chosen, kept = plan.choose(survey, fingerprints=fingerprints, recorded=recorded)
     if dry_run or not chosen:
         return Pruned(str(survey.cache), chosen, kept)
-    label = f"removing old engines on {remote.name}"
+    label = f"Removing old engines on {remote.name}"
     total = sum(entry.size for entry in chosen)
     yield Started(label)
     removed: list[Entry] = []

@@ -200,7 +200,7 @@ def _prepare(
 def _fill(
     local: Remote, source: Source, vendor: Vendor, *, folder: Path, cache: Path
 ) -> Workflow[None]:
-    label = "preparing the source"
+    label = "Preparing the source"
     if source.folder:
         yield Started(label)
         files.copy_files(source.folder, folder, is_needed)
@@ -224,7 +224,7 @@ def _unpack(
         yield from _check_archive(archive, pin)
     else:
         archive = yield from fetch_archive(local, pin, cache=cache)
-    label = "unpacking the source"
+    label = "Unpacking the source"
     yield Started(label)
     prefix = f"{pin.top_folder}/{pin.sdist_subdir}"
     for count in files.extract_below(archive, prefix, folder, keep=is_needed):
@@ -263,7 +263,7 @@ def _apply(local: Remote, patch: Patch, folder: Path) -> tuple[tuple[str, str], 
 
 
 def _download(local: Remote, pin: Pin, archive: Path) -> Workflow[None]:
-    label = f"downloading llama-cpp-python {pin.llama_cpp_python} (77 MB)"
+    label = f"Downloading llama-cpp-python {pin.llama_cpp_python} (77 MB)"
     yield Started(label)
     partial = files.new_partial_folder(archive)
     requirement = f"llama-cpp-python=={pin.llama_cpp_python}"
@@ -282,7 +282,7 @@ def _download(local: Remote, pin: Pin, archive: Path) -> Workflow[None]:
 
 
 def _check_archive(archive: Path, pin: Pin) -> Workflow[None]:
-    label = "checking the source archive"
+    label = "Checking the source archive"
     done = 0
     total = archive.stat().st_size
     digest = hashlib.sha256()

@@ -105,7 +105,7 @@ class Downloader:
         )
         workflow = download(request, hub=hub)
         for event in workflow:
-            if isinstance(event, Progress) and event.label == "download" and event.done >= count:
+            if isinstance(event, Progress) and event.label == "Downloading" and event.done >= count:
                 workflow.close()
                 self.server.release()
                 return event.done

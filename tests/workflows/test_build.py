@@ -152,7 +152,7 @@ def test_damaged_engine_is_replaced(bench: Bench) -> None:
 
 def test_progress_follows_ninja(bench: Bench) -> None:
     """Ninja's own counts become steps."""
-    label = "building the cpu engine on this machine"
+    label = "Building the cpu engine on this machine"
     steps = [event for event in events_of(bench.start()) if getattr(event, "label", "") == label]
 
     assert Progress(label, 1, 4) in steps
@@ -204,7 +204,7 @@ def hanging(bench: Bench) -> tuple[Workflow[Engine], int]:
     """Run a build until its compiler hangs; return it and the compiler's process number."""
     work = bench.start()
     for event in work:
-        if event == Progress("building the cpu engine on this machine", 1, 4):
+        if event == Progress("Building the cpu engine on this machine", 1, 4):
             break
     wait_for(lambda: bool(compilers(bench)), what="the compiler")
     return work, compilers(bench)[0]

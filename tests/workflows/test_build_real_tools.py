@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCAL = LocalRemote()
-LABEL = "building the cpu engine on this machine"
+LABEL = "Building the cpu engine on this machine"
 PROGRAMS = "".join(
     f"add_executable({name} src/main.cpp)\ntarget_link_libraries({name} PRIVATE llama)\n"
     for name in TARGETS

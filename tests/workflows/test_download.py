@@ -135,7 +135,7 @@ def test_progress_tells_each_shard_and_the_whole(server: HubServer, downloader: 
     last = {e.label: (e.done, e.total) for e in downloader.events if isinstance(e, Progress)}
     sizes = [len(data) for data in files.values()]
     assert last == {
-        "download": (sum(sizes), sum(sizes)),
+        "Downloading": (sum(sizes), sum(sizes)),
         "shard 1 of 2": (sizes[0], sizes[0]),
         "shard 2 of 2": (sizes[1], sizes[1]),
     }

@@ -267,7 +267,7 @@ def test_progress_is_told(tmp_path: Path, archive: Path) -> None:
     labels = [event.label for event in events if isinstance(event, Started | Progress)]
 
     assert list(dict.fromkeys(labels)) == [
-        "checking the source archive",
-        "unpacking the source",
-        "preparing the source",
+        "Checking the source archive",
+        "Unpacking the source",
+        "Preparing the source",
     ]
