@@ -21,8 +21,9 @@ _OURS = frozenset(
     "--rpc --device -dev --tensor-split -ts --split-mode -sm --model -m --host --port --parallel"
     " -np --kv-unified -kvu --no-kv-unified -no-kvu --flash-attn -fa --fit -fit --ctx-size -c"
     " --n-gpu-layers -ngl --gpu-layers --cache-type-k -ctk --cache-type-v -ctv --api-key"
-    " --api-key-file --chat-template-file --ubatch-size -ub --batch-size -b"
-    " --msa --log-verbosity -lv --verbosity --log-disable --log-file".split()
+    " --api-key-file --chat-template --chat-template-file --no-jinja"
+    " --ubatch-size -ub --batch-size -b --msa"
+    " --log-verbosity -lv --verbosity --log-disable --log-file".split()
 )
 
 

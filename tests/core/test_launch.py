@@ -86,7 +86,10 @@ def test_extra_options_come_last() -> None:
     assert words.index("1.0") < words.index("0.2")
 
 
-@pytest.mark.parametrize("word", ["--rpc", "--ctx-size=4096", "-ngl", "-lv", "--api-key"])
+@pytest.mark.parametrize(
+    "word",
+    ["--rpc", "--ctx-size=4096", "-ngl", "-lv", "--api-key", "--chat-template", "--no-jinja"],
+)
 def test_an_option_that_contradicts_the_plan_is_refused(word: str) -> None:
     """What ggufcluster decides cannot be given once more after --, in either spelling."""
     with pytest.raises(ConfigError, match="decided by ggufcluster"):
