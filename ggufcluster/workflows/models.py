@@ -10,6 +10,8 @@ from ggufcluster.errors import ModelMissingError
 from ggufcluster.workflows.events import drain
 from ggufcluster.workflows.model_files import LocalFile, read_shards, require_files
 
+_NAMED = 5
+
 
 def find_model(wanted: str | None, folder: Path) -> Path:
     """Return the model's first shard: the one that is wanted, else the only one downloaded.
@@ -24,7 +26,7 @@ def find_model(wanted: str | None, folder: Path) -> Path:
     if wanted is not None:
         path = Path(wanted).expanduser().absolute()
         if path.is_dir():
-            return only_model(path)
+            return _only_model(path)
         if not path.is_file():
             reason = "is no regular file" if path.exists() else "no such file"
             raise ModelMissingError(reason, path=str(path))
@@ -34,18 +36,23 @@ def find_model(wanted: str | None, folder: Path) -> Path:
         return found[0]
     if not found:
         raise ModelMissingError(f"no model was named and none lies under {folder}")
-    names = ", ".join(str(path.relative_to(folder)) for path in found[:5])
+    names = _named(found, folder)
     raise ModelMissingError(f"no model was named and {len(found)} lie under {folder}: {names}")
 
 
-def only_model(folder: Path) -> Path:
-    """Return the first shard of the one model under a folder; raises ModelMissingError."""
+def _only_model(folder: Path) -> Path:
     found = downloaded_models(folder)
     if len(found) == 1:
         return found[0]
-    names = ", ".join(str(path.relative_to(folder)) for path in found[:5])
-    reason = f"{len(found)} models lie there: {names}" if found else "no GGUF file lies there"
+    several = f"{len(found)} models lie there: {_named(found, folder)}"
+    reason = several if found else "no GGUF file lies there"
     raise ModelMissingError(reason, path=str(folder))
+
+
+def _named(found: list[Path], folder: Path) -> str:
+    names = [str(path.relative_to(folder)) for path in found]
+    more = ["..."] if len(names) > _NAMED else []
+    return ", ".join(names[:_NAMED] + more)
 
 
 def downloaded_models(folder: Path) -> list[Path]:

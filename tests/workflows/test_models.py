@@ -69,7 +69,11 @@ def test_no_model_and_too_many_are_told(tmp_path: Path) -> None:
         find_model(None, tmp_path)
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()
-    with pytest.raises(ModelMissingError, match=r"2 lie under .*: a\.gguf, b\.gguf"):
+    with pytest.raises(ModelMissingError, match=r"2 lie under .*: a\.gguf, b\.gguf$"):
+        find_model(None, tmp_path)
+    for name in "cdef":
+        (tmp_path / f"{name}.gguf").touch()
+    with pytest.raises(ModelMissingError, match=r"6 lie under .*, e\.gguf, \.\.\.$"):
         find_model(None, tmp_path)
     assert downloaded_models(tmp_path / "nowhere") == []
 
