@@ -54,6 +54,14 @@ def _proof(error: errors.GgufClusterError) -> str:
     return "see `ggufcluster logs head`; the cluster was taken down"
 
 
+def _busy(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ClusterBusyError)
+    # `down` cannot help against a command at work: it would be refused with the same words.
+    if error.holder.startswith("process "):
+        return "wait until that command has ended, or end it with Ctrl-C"
+    return "run `ggufcluster down` first, or ask for the same as it has"
+
+
 def _unhealthy(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.ClusterUnhealthyError)
     if error.problems == (STILL_LOADING,):
@@ -166,7 +174,7 @@ _TABLE: tuple[
     (errors.EngineFailedError, 64, _text("see the logger ggufcluster.engine; load it anew")),
     (errors.ChatRequestError, 66, _text("see the reason; the model itself is well")),
     (errors.BindingError, 65, _text("load it anew")),
-    (errors.ClusterBusyError, 60, _text("wait for it, or run `ggufcluster down` first")),
+    (errors.ClusterBusyError, 60, _busy),
     (errors.ClusterUnhealthyError, 61, _unhealthy),
     (errors.GgufClusterError, 1, _text("")),
 )

@@ -72,6 +72,8 @@ def test_every_exit_code_is_described() -> None:
         (errors.HeadError("x"), 54, "status"),
         (errors.AccessDeniedError("x", where="a/b", gated=True), 82, "the page of a/b"),
         (errors.AccessDeniedError("x", where="a/b", gated=False), 82, "HF_TOKEN"),
+        (errors.ClusterBusyError("x", holder="process 7 (ggufcluster)"), 60, "wait until"),
+        (errors.ClusterBusyError("x", holder="a cluster with context 1"), 60, "down` first"),
         (errors.FileChoiceError("x", where="a/b", choices=("Q8_0",)), 86, "--quant"),
         (errors.FileChoiceError("x", where="a/b", choices=()), 86, "another repository"),
         (errors.RevisionMovedError("x", where="f", ours="c1"), 85, "--revision c1"),
