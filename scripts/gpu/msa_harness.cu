@@ -409,7 +409,7 @@ __global__ void fill_normal(float * out, const size_t n, const uint64_t seed) {
     }
 }
 
-// Index queries as peer_bench.py makes its related neighbours: a random walk in steps of 0.03, brought back to unit mean square.
+// Index queries of related neighbours: a random walk in steps of 0.03, brought back to unit mean square.
 __global__ void fill_walk(float * out, const int n_token, const uint64_t seed) {
     __shared__ float squares[msa_dim];
     const int head = blockIdx.x, d = threadIdx.x;

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.engine
 ANSWER_SECONDS = 120
 SPARSE = ("-np", "1", "-fa", "on")
 SAMPLED = ("--temp", "1.0", "--top-k", "40", "--top-p", "0.95")
-SMALL = ("-c", "4096", "-ub", "512", "-fit", "off", "--cache-ram", "0", "-lv", "4")
+# Threads of small models mostly wait for each other, and tests run beside one another.
+SMALL = ("-c", "4096", "-ub", "512", "-fit", "off", "--cache-ram", "0", "-lv", "4", "-t", "1")
 
 WEATHER_TOOL = {
     "type": "function",

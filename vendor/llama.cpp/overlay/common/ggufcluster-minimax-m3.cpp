@@ -90,37 +90,26 @@ static std::string grammar_of(const autoparser::generation_params & inputs, cons
     return build_grammar([&](const common_grammar_builder & builder) { parser.build_grammar(builder); });
 }
 
-static void continue_message(common_chat_params & data, const autoparser::generation_params & inputs) {
-    const auto & msg = inputs.continue_msg;
-    data.generation_prompt = data.generation_prompt.substr(0, data.generation_prompt.find(THINK_START));
-    if (string_ends_with(data.generation_prompt, THINK_END)) {
-        data.generation_prompt.erase(data.generation_prompt.size() - THINK_END.size());
+// Whatever the prompt of a new turn has begun or left out of thinking is for the continued message to say.
+static std::string without_thinking(std::string prompt) {
+    prompt = prompt.substr(0, prompt.find(THINK_START));
+    if (string_ends_with(prompt, THINK_END)) {
+        prompt.resize(prompt.size() - THINK_END.size());
     }
-    data.generation_prompt += THINK_START + msg.reasoning_content;
-    if (inputs.continue_final_message == COMMON_CHAT_CONTINUATION_CONTENT) {
-        data.generation_prompt += THINK_END + msg.render_content();
-    }
-    data.prompt += data.generation_prompt;
+    return prompt;
 }
 
 common_chat_params ggufcluster_minimax_m3_params(const common_chat_template & tmpl, const autoparser::generation_params & inputs) {
-    common_chat_params data;
-    data.prompt             = common_chat_template_direct_apply_impl(tmpl, inputs);
-    data.generation_prompt  = common_chat_template_generation_prompt_impl(tmpl, inputs);
-    data.format             = COMMON_CHAT_FORMAT_PEG_MINIMAX_M3;
-    data.supports_thinking  = true;
-    data.thinking_start_tag = THINK_START;
-    data.thinking_end_tags  = { THINK_END };
-    data.preserved_tokens   = { std::string(CALL_MARK), "<tool_call>", "</tool_call>", THINK_START, THINK_END };
-    data.message_delimiters = {
-        { COMMON_CHAT_ROLE_ASSISTANT, "]~b]ai"        },
-        { COMMON_CHAT_ROLE_USER,      "]~b]user"      },
-        { COMMON_CHAT_ROLE_TOOL,      "]~b]tool"      },
-        { COMMON_CHAT_ROLE_SYSTEM,    "]~b]developer" },
-        { COMMON_CHAT_ROLE_SYSTEM,    "]~b]system"    },
-    };
+    // Tags and the like are upstream's. It gets neither tools nor a schema, of which it would make parser and grammar.
+    autoparser::generation_params plain = inputs;
+    plain.tools       = json();
+    plain.json_schema = json();
+    common_chat_params data = common_chat_params_init_minimax_m3(tmpl, plain);
+    data.prompt = common_chat_template_direct_apply_impl(tmpl, inputs);
     if (inputs.has_continuation()) {
-        continue_message(data, inputs);
+        const std::string begun = common_chat_template_generation_prompt_impl(tmpl, plain);
+        data.generation_prompt  = without_thinking(begun) + data.generation_prompt.substr(begun.size()); // what was said
+        data.prompt += data.generation_prompt;
     }
     const json settings = settings_of(inputs, data.generation_prompt);
     data.parser  = build_chat_peg_parser([&](common_chat_peg_builder & p) {

@@ -163,6 +163,8 @@ distributions run(llama_model * model, const story & told, const ggml_type type,
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.type_k          = type;
     params.type_v          = type;
+    params.n_threads       = 1; // more would wait for each other at every small operator
+    params.n_threads_batch = 1;
     llama_context * context = llama_init_from_model(model, params);
     if (context == nullptr) {
         exit(2);
