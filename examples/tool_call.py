@@ -73,4 +73,8 @@ def main(base_url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080/v1")
+    address = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080/v1"
+    try:
+        main(address)
+    except httpx.ConnectError:
+        sys.exit(f"nothing answers at {address}: see `ggufcluster status`, or name the address")
