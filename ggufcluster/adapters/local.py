@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.command import Command
 
 _READ_BYTES = 64 * 1024
-_GENTLE_SECONDS = 2.0
-# A busy kernel takes its time to clear away what was killed.
-_KILL_SECONDS = 10.0
+_END_SECONDS = 2.0  # for a signal to work; where nobody reaps orphans, they never go
 
 
 class LocalRemote(CommandHost):
@@ -101,11 +99,8 @@ class LocalProcess:
 
     def end(self) -> None:
         """End its whole process group, gently first."""
-        for number, patience in (
-            (signal.SIGTERM, _GENTLE_SECONDS),
-            (signal.SIGKILL, _KILL_SECONDS),
-        ):
-            deadline = time.monotonic() + patience
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _END_SECONDS
             alive = self._signal(number)
             while alive and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS / 4)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ggufcluster.bindings.llama import Llama
+from ggufcluster.bindings.steps import begin_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -47,24 +48,11 @@ class AsyncLlama:
             on_event: Called with each event of the start, in that thread.
             options: Any argument of `Llama`.
         """
-        given_up: list[bool] = []
 
-        def follow(event: Event) -> None:
-            if given_up:
-                raise asyncio.CancelledError
-            if on_event is not None:
-                on_event(event)
+        def begin(follow: Callable[[Event], object]) -> Llama:
+            return Llama(model_path, on_event=follow, **options)
 
-        work = partial(Llama, model_path, on_event=follow, **options)
-        loading = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return cls(await asyncio.shield(loading))
-        except asyncio.CancelledError:
-            given_up.append(True)
-            ended = await asyncio.gather(loading, return_exceptions=True)
-            if isinstance(ended[0], Llama):  # it was done just then
-                await asyncio.to_thread(ended[0].close)
-            raise
+        return cls(await begin_in_thread(begin, on_event=on_event, undo=Llama.close))
 
     async def create_chat_completion(self, messages: list[Any], **options: Any) -> Any:
         """Answer in a conversation; see `Llama.create_chat_completion`.

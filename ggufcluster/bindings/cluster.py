@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ggufcluster.bindings.client import open_client
 from ggufcluster.bindings.options import UpOptions, flags_of
-from ggufcluster.bindings.steps import Steps
+from ggufcluster.bindings.steps import Steps, begin_in_thread
 from ggufcluster.core.record import ClusterRecord
 from ggufcluster.core.secret import Secret
 from ggufcluster.errors import ClusterUnhealthyError, ConfigError
@@ -87,23 +86,7 @@ class Cluster:
     ) -> Self:
         """Do what `up` does in a thread; cancelled, it undoes what it began and then ends."""
         steps = cls.starting(workers, extra=extra, **options)
-        given_up: list[bool] = []
-
-        def follow(event: Event) -> None:
-            if given_up:
-                raise asyncio.CancelledError
-            if on_event is not None:
-                on_event(event)
-
-        work = asyncio.ensure_future(asyncio.to_thread(steps.result, follow))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            given_up.append(True)
-            ended = await asyncio.gather(work, return_exceptions=True)
-            if isinstance(ended[0], Cluster):  # it was done just then
-                await ended[0].down_async()
-            raise
+        return await begin_in_thread(steps.result, on_event=on_event, undo=cls.down)
 
     @classmethod
     def attach(cls, name_or_url: str | None = None, *, api_key: str | None = None) -> Self:
@@ -166,7 +149,7 @@ class Cluster:
 
     async def down_async(self) -> bool:
         """Do what `down` does in a thread."""
-        return await asyncio.to_thread(partial(self.down))
+        return await asyncio.to_thread(self.down)
 
     def client(self, *, timeout: float = 600.0) -> Client:
         """Return an OpenAI-compatible client of the head.

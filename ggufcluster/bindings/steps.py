@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -61,3 +62,35 @@ class Steps(Generic[Result]):
         """Give up; what was begun is undone."""
         self._over = True
         self._workflow.close()
+
+
+async def begin_in_thread(
+    begin: Callable[[Callable[[Event], object]], Result],
+    *,
+    on_event: Callable[[Event], object] | None,
+    undo: Callable[[Result], object],
+) -> Result:
+    """Do in a thread what begins something; cancelled, it ends with nothing of it left.
+
+    Args:
+        begin: Called with what takes its events; what that raises must undo what was begun.
+        on_event: Called with each event, in that thread.
+        undo: Called in a thread with what came of it, if it was done as the task was cancelled.
+    """
+    given_up: list[bool] = []
+
+    def follow(event: Event) -> None:
+        if given_up:
+            raise asyncio.CancelledError
+        if on_event is not None:
+            on_event(event)
+
+    work = asyncio.ensure_future(asyncio.to_thread(begin, follow))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        given_up.append(True)
+        (ended,) = await asyncio.gather(work, return_exceptions=True)
+        if not isinstance(ended, BaseException):
+            await asyncio.to_thread(undo, ended)
+        raise

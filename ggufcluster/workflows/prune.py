@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggufcluster.core import prune as plan
-from ggufcluster.core.prune import Entry, Kept
+from ggufcluster.core.build_script import sweep_command
+from ggufcluster.core.prune import Entry, Kept, Kind
 from ggufcluster.core.units import size_text
 from ggufcluster.workflows.events import Finished, Progress, Started, Unit, Workflow
 from ggufcluster.workflows.source import locate_source, read_vendor, source_fingerprint
@@ -76,7 +77,11 @@ def prune(
     found = remote.run(plan.survey_command(paths.cache), timeout=_SURVEY_SECONDS)
     survey = plan.parse_survey(paths.cache, found.stdout)
     chosen, kept = plan.choose(survey, fingerprints=fingerprints, recorded=recorded)
-    if dry_run or not chosen:
+    if dry_run:
+        return Pruned(str(survey.cache), chosen, kept)
+    for kind in Kind:  # what an interrupted removal has left
+        remote.run(sweep_command(survey.cache / kind.value), timeout=_REMOVE_SECONDS)
+    if not chosen:
         return Pruned(str(survey.cache), chosen, kept)
     label = f"Removing old engines on {remote.name}"
     total = sum(entry.size for entry in chosen)

@@ -63,6 +63,19 @@ def old_ones(paths: set[str]) -> set[str]:
     return {path for path in paths if OLD in path}
 
 
+@pytest.mark.parametrize("folder", ["engines", "builds", "sources"])
+def test_what_an_interrupted_removal_left_goes_too(cache: Path, folder: str) -> None:
+    """It bears the number of a process that is gone; a dry run leaves it."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left = cache / folder / f".partial-removed-{OLD}-cpu-x86_64-1-{ended.pid}"
+    write_texts(left, {"bin/llama-server": "program"})
+    collect(pruning(cache, dry_run=True))
+    assert left.exists()
+    collect(pruning(cache))
+    assert not left.exists()
+
+
 def test_what_is_old_goes_and_nothing_else(cache: Path) -> None:
     """Four things of the other version go, with their size and progress told."""
     before = names(cache)
@@ -140,7 +153,7 @@ def test_a_build_that_begins_meanwhile_is_not_disturbed(cache: Path) -> None:
 def test_what_cannot_be_removed_is_an_error() -> None:
     """A host that refuses is named with its own words; what went before is gone."""
     entries = f"@cache /c\n@entry 5 engines/{OLD}-a\n@entry 6 engines/{OLD}-b\n"
-    remote = FakeRemote(name="spark").on("@entry", entries)
+    remote = FakeRemote(name="spark").on("@entry", entries).on("for old in .partial-", "")
     remote.on(f"engines/{OLD}-a", "removed\n")
     remote.on(f"engines/{OLD}-b", lambda _: CommandResult(1, "", "Read-only file system"))
     with pytest.raises(RemoteCommandError, match="Read-only"):
