@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -22,14 +22,23 @@ from tests.adapters.sshd import SshServer, say_hello
 from tests.waiting import PATIENCE, is_gone, wait_for
 
 
+def freeze(server: SshServer) -> set[int]:
+    """Stop every process of a server, those too that one began before it was stopped itself."""
+    frozen: set[int] = set()
+    while found := {*server.listener_pids(), *server.session_pids()} - frozen:
+        for pid in found:
+            with suppress(ProcessLookupError):  # login has helpers that end with it
+                os.kill(pid, signal.SIGSTOP)
+        frozen |= found
+    return frozen
+
+
 def test_frozen_server_is_given_up(own_sshd: SshServer) -> None:
     """A server that stops answering after the login is given up within the wait."""
     with closing(SshRemote(own_sshd.target())) as remote:
         remote.connect()
         remote._wait = 1.0
-        frozen = (*own_sshd.listener_pids(), *own_sshd.session_pids())
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
+        frozen = freeze(own_sshd)
 
         with pytest.raises(HostUnreachableError, match="no SSH on port"):
             remote.run(command("true"), timeout=5)
