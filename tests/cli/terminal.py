@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ggufcluster
+from tests.waiting import state_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,12 @@ class Terminal:
         self.type(f"{text}\r")
 
     def stop(self) -> None:
-        """Type Ctrl-C."""
+        """Type Ctrl-C once the command waits for something.
+
+        Python only notes a signal, and looks at its notes before it waits: what comes in
+        between those two is seen when the wait ends, which it may not do here.
+        """
+        wait_for(lambda: state_of(self.process.pid) == "S", what="a command that waits")
         self.type("\x03")
 
     def expect(self, words: str) -> str:
