@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ AGREEMENT_SECONDS = 1200
 FEW_BLOCKS, ALL_BLOCKS = 4, 24
 # At depths up to 8,192 M3's own number is selected, of up to 64.
 REAL_BLOCKS = 16
+# From how many tokens llama.cpp's attention works in f32 on a CPU, and how many such `--deep` has.
+F32_SUMS, LARGE_BATCHES = 64, 9
 # Two heads, so that one is not taken for another. All experts are used: a choice of experts by
 # rounding would be another model, and how a CPU rounds is its own.
 SMALL = ToyShape(dense_layers=1, key_value_heads=2, queries_per_group=1, experts=4, experts_used=4)
@@ -44,8 +47,11 @@ SELECT = "GGUFCLUSTER_MSA_SELECT"
 
 def assert_agrees(
     engine: Engine, arguments: Sequence[str], *, stories: int, **variables: str
-) -> None:
-    """Run the program that tells the same stories to both paths and compares what they answer."""
+) -> str:
+    """Run the program that tells both paths the same stories and compares what they answer.
+
+    Returns what it prints.
+    """
     done = subprocess.run(
         [str(engine.bin / "ggufcluster-msa-agreement"), *arguments],
         capture_output=True,
@@ -56,6 +62,7 @@ def assert_agrees(
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("ok ") == stories
+    return done.stdout
 
 
 def toy(folder: Path, blocks: int, *, layers: int) -> str:
@@ -114,6 +121,21 @@ def test_paths_agree_at_depths_to_8192_with_a_quantised_cache(
     arguments = ("--deep", precise_toy(tmp_path, layers=2, heads=2), "q8_0", "1e-3")
 
     assert_agrees(engine, arguments, stories=1, **{LEADING: "generic"})
+
+
+def test_paths_agree_at_depths_to_8192_with_a_cache_in_f16(engine: Engine, tmp_path: Path) -> None:
+    """Batches of 64 and more agree to 1e-5; below that llama.cpp adds f16 up in f16 on a CPU."""
+    arguments = ("--deep", precise_toy(tmp_path, layers=2, heads=2), "f16", "1e-3")
+
+    said = assert_agrees(engine, arguments, stories=1, **{LEADING: "generic"})
+
+    large = [
+        float(divergence)
+        for tokens, divergence in re.findall(r"batch of \d x +(\d+): (\S+)", said)
+        if int(tokens) >= F32_SUMS
+    ]
+    assert len(large) == LARGE_BATCHES
+    assert max(large) < 1e-5
 
 
 def test_paths_agree_at_depths_to_8192_over_two_workers(engine: Engine, tmp_path: Path) -> None:
