@@ -188,7 +188,7 @@ def _request(
     from ggufcluster.workflows.download import DownloadRequest
 
     if quant and include:
-        raise ConfigError("--quant and --include exclude each other", source="command line")
+        raise ConfigError("exclude each other", source="--quant and --include")
     try:
         require_repository_name(repository)
     except ValueError as error:
@@ -211,7 +211,8 @@ def _settings_with_workers(flags: dict[str, object]) -> Settings:
 
     settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
     if not settings["workers.hosts"]:
-        raise ConfigError("--to-workers without any worker", source="workers.hosts")
+        reason = "no worker is named, neither with --worker nor in the settings"
+        raise ConfigError(reason, source="--to-workers")
     return settings
 
 

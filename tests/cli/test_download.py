@@ -199,17 +199,19 @@ def test_workers_are_known_before_anything_is_fetched(server: HubServer, tmp_pat
     server.publish(REPO, shards(2, 1000))
     code, _, err = finish(start(server, tmp_path, REPO, "--to-workers"))
     assert code == 3
-    assert "--to-workers without any worker" in err
+    assert "error: --to-workers: no worker is named" in err
+    assert "--help" in err
     assert not list(tmp_path.rglob("*.gguf"))
 
 
 def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path: Path) -> None:
-    """With local workers only, the download is all there is."""
+    """With local workers only, the download is all there is, and one line says so."""
     server.publish(REPO, shards(2, 1000))
     words = (REPO, "--to-workers", "-w", "local:2", "--json")
     code, out, err = finish(start(server, tmp_path, *words))
     assert code == 0, err
     assert len(json.loads(out)["files"]) == 2
+    assert err.count("nothing sent to local:2") == 1
 
 
 def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path: Path) -> None:
