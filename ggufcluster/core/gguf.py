@@ -238,6 +238,8 @@ class _HeaderReader:
     def preamble(self, path: str | None) -> tuple[int, int, int]:
         cursor = self.cursor
         if (magic := cursor.take_at_most(len(MAGIC))) != MAGIC:
+            if not magic:
+                raise NotGgufError("is empty, no GGUF file", path=path)
             raise NotGgufError(f"not a GGUF file, it begins with {repr(magic)[1:]}", path=path)
         version = cursor.number("I")
         if version & 0xFFFF == 0:

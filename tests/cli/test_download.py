@@ -158,7 +158,7 @@ def test_bad_input_is_one_clear_line(
 
 def test_each_refusal_has_its_own_exit_code(server: HubServer, tmp_path: Path) -> None:
     """Gated, ranges ignored, wrong bytes and offline are told apart by the exit code."""
-    server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
+    server.publish(REPO, {"m-Q8_0.gguf": content(3_000_000)})
     server.publish("me/gated", {"m-Q8_0.gguf": content(1000)})
     server.gated.add("me/gated")
 
@@ -212,6 +212,17 @@ def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path
     assert code == 0, err
     assert len(json.loads(out)["files"]) == 2
     assert err.count("nothing sent to local:2") == 1
+
+
+def test_several_models_are_named_to_start(server: HubServer, tmp_path: Path) -> None:
+    """A pattern that fits two quantisations fetches both, and either can be started."""
+    server.publish(REPO, shards(2, 10) | {"m-Q8_0.gguf": b"x"})
+    code, out, err = finish(start(server, tmp_path, REPO, "--include", "*.gguf", "--dir", "d"))
+    assert code == 0, err
+    lines = out.splitlines()
+    firsts = [f"{tmp_path}/d/m-{name}" for name in ("Q4_K_M-00001-of-00002.gguf", "Q8_0.gguf")]
+    assert lines[-3] == "Start one of them:"
+    assert lines[-2:] == [f"  ggufcluster up --model {first}" for first in firsts]
 
 
 def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path: Path) -> None:

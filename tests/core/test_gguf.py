@@ -136,6 +136,7 @@ def test_other_files_are_not_gguf(data: bytes) -> None:
     with pytest.raises(NotGgufError) as caught:
         read_header(io.BytesIO(data), path="shard.gguf")
     assert caught.value.path == "shard.gguf"
+    assert ("is empty" in str(caught.value)) is (data == b"")
 
 
 @pytest.mark.parametrize(
