@@ -165,7 +165,10 @@ def test_each_refusal_has_its_own_exit_code(server: HubServer, tmp_path: Path) -
     assert finish(start(server, tmp_path, "me/gated"))[0] == 82
     assert finish(start(server, tmp_path, REPO, HF_HUB_OFFLINE="1"))[0] == 81
     server.fail(Fault("whole", times=None))
+    # Nobody gets the whole file, which would do, before others have asked for their parts.
+    server.hold(0)
     assert finish(start(server, tmp_path, REPO))[0] == 89
+    server.release()
     server.heal()
     server.fail(Fault("corrupt", times=None))
     assert finish(start(server, tmp_path, REPO))[0] == 91
