@@ -1,5 +1,6 @@
 #include "ggufcluster-argument-type.h"
 
+#include <cctype>
 #include <cmath>
 
 using json = common_json;
@@ -82,6 +83,17 @@ static unsigned declared_kinds(const json & schema) {
     return kinds;
 }
 
+static std::string percent_decoded(const std::string & text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); i++) {
+        const bool code = text[i] == '%' && i + 2 < text.size() && std::isxdigit((unsigned char) text[i + 1]) &&
+            std::isxdigit((unsigned char) text[i + 2]);
+        out += code ? (char) std::stoi(text.substr(i + 1, 2), nullptr, 16) : text[i];
+        i   += code ? 2 : 0;
+    }
+    return out;
+}
+
 static std::string unescaped(std::string token) {
     for (const auto & [escape, plain] : {std::pair("~1", "/"), std::pair("~0", "~")}) {
         for (size_t at = 0; (at = token.find(escape, at)) != std::string::npos; at++) {
@@ -102,6 +114,12 @@ static const json * step_into(const json & at, const std::string & token) {
     return nullptr;
 }
 
+// A reference is part of an address, where percent signs may stand for letters.
+static const json * step_into_either(const json & at, const std::string & token) {
+    const json * next = step_into(at, unescaped(token));
+    return next ? next : step_into(at, unescaped(percent_decoded(token)));
+}
+
 // Null if the reference leads out of the document.
 static const json * target_of(const json & document, const json & reference) {
     const std::string path = reference.is_string() ? reference.get<std::string>() : "";
@@ -111,7 +129,7 @@ static const json * target_of(const json & document, const json & reference) {
     const json * at = &document;
     for (size_t start = path.find('/'); at && start != std::string::npos;) {
         const size_t end = path.find('/', start + 1);
-        at    = step_into(*at, unescaped(path.substr(start + 1, end == std::string::npos ? end : end - start - 1)));
+        at    = step_into_either(*at, path.substr(start + 1, end == std::string::npos ? end : end - start - 1));
         start = end;
     }
     return at;
@@ -143,6 +161,7 @@ void argument_type::add(const json & schema, seen_schemas & seen) {
     if (own != 0) {
         alternatives.push_back(&schema);
         kinds |= own;
+        unlisted |= values_of(schema).empty() ? own : 0u;
     }
     bool typed = own != 0;
     for (const char * keyword : {"anyOf", "oneOf", "allOf"}) {
@@ -164,6 +183,7 @@ bool argument_type::add_union(const json & schema, const char * keyword, bool ty
     }
     alternatives.insert(alternatives.end(), part.alternatives.begin(), part.alternatives.end());
     kinds |= part.kinds;
+    unlisted |= part.unlisted;
     anything |= part.anything && !typed && std::string_view(keyword) != "allOf";
     return part.kinds != 0;
 }
@@ -185,12 +205,25 @@ argument_type argument_type::member(const std::string & name) const {
     for (const json * schema : alternatives) {
         if (declared && schema->contains("properties") && schema->at("properties").contains(name)) {
             type.add(schema->at("properties").at(name), seen);
-        } else if (!declared && schema->contains("additionalProperties")) {
-            type.add(schema->at("additionalProperties"), seen);
+        } else if (!declared) {
+            type.add_undeclared(*schema, seen);
         }
     }
     type.anything |= type.kinds == 0;
     return type;
+}
+
+// What a schema says of a member that it does not name. Which pattern a name fits does not matter for the type, mostly.
+void argument_type::add_undeclared(const json & schema, seen_schemas & seen) {
+    const bool patterns = schema.contains("patternProperties") && schema.at("patternProperties").is_object();
+    if (patterns) {
+        for (const auto & [pattern, pattern_schema] : schema.at("patternProperties").items()) {
+            add(pattern_schema, seen);
+        }
+    }
+    if (schema.contains("additionalProperties") && !(patterns && schema.at("additionalProperties").is_boolean())) {
+        add(schema.at("additionalProperties"), seen);
+    }
 }
 
 argument_type argument_type::item(size_t index) const {
@@ -252,6 +285,9 @@ std::string argument_type::value(std::string_view written) const {
     if (is_text()) {
         return may_be(NOTHING) && written == "null" ? "null" : json_string(written);
     }
+    if (is_listed_text(written)) {
+        return json_string(written);
+    }
     if (!anything) {
         return typed_value(written);
     }
@@ -284,10 +320,24 @@ bool argument_type::listed(std::string_view written, std::string & out) const {
     return !out.empty();
 }
 
+bool argument_type::is_listed_text(std::string_view written) const {
+    for (const json * schema : alternatives) {
+        for (const json * value : values_of(*schema)) {
+            if (value->is_string() && value->get<std::string>() == written) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 std::string argument_type::typed_value(std::string_view written) const {
     const std::string spelled = json_spelling(trimmed(written));
     if (spelled.empty() && may_be(OBJECT | ARRAY)) {
         return may_be(OBJECT) ? "{}" : "[]";
+    }
+    if (spelled.empty() && may_be(NOTHING)) {
+        return "null"; // as templates write it in an array
     }
     if (nested_too_deep(spelled)) {
         return json_string(written);
@@ -304,7 +354,7 @@ bool argument_type::fits(const json & value) const {
         const double number = value.get<double>();
         return std::isfinite(number) && number == std::floor(number);
     }
-    return may_be(kind_of(value));
+    return !value.is_string() && may_be(kind_of(value));
 }
 
 } // namespace ggufcluster

@@ -22,8 +22,8 @@ public:
 
     argument_type(const common_json & document, const common_json & schema);
 
-    // A value without elements is text, whatever it looks like.
-    bool is_text() const { return (kinds & TEXT) != 0; }
+    // A value without elements is text, whatever it looks like. A list of texts beside other types allows no other text.
+    bool is_text() const { return (kinds & TEXT) != 0 && ((unlisted & TEXT) != 0 || (unlisted & ~NOTHING) == 0); }
 
     bool may_be(unsigned kind) const { return (kinds & kind) != 0; }
 
@@ -41,13 +41,16 @@ private:
     const common_json *              document;
     std::vector<const common_json *> alternatives; // none is a reference or a union
     unsigned                         kinds    = 0;
+    unsigned                         unlisted = 0; // the kinds of those alternatives that do not list their values
     bool                             anything = false;
 
     using seen_schemas = std::set<const common_json *>;
 
     void add(const common_json & schema, seen_schemas & seen);
     bool add_union(const common_json & schema, const char * keyword, bool typed, seen_schemas & seen);
+    void add_undeclared(const common_json & schema, seen_schemas & seen);
     bool listed(std::string_view written, std::string & out) const;
+    bool is_listed_text(std::string_view written) const;
     std::string typed_value(std::string_view written) const;
     bool fits(const common_json & value) const;
 };

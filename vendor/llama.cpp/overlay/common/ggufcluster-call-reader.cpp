@@ -7,7 +7,8 @@ using json = common_json;
 
 namespace ggufcluster {
 
-static constexpr int MOST_NESTED = 64;
+static constexpr int MOST_NESTED  = 64;
+static constexpr int MOST_RETRIES = 64;
 
 static bool starts_with(std::string_view text, std::string_view beginning) {
     return text.substr(0, beginning.size()) == beginning;
@@ -149,10 +150,15 @@ reading call_reader::read_member(const argument_type & type, size_t index, int d
     if (state == reading::COMPLETE) {
         state = read_name('>', name);
     }
-    if (state != reading::COMPLETE || name[0] == '/') {
-        return state == reading::COMPLETE ? reading::MALFORMED : state;
+    if (state != reading::COMPLETE) {
+        return state;
     }
-    const bool item = depth > 0 && name == "item" && !(type.may_be(argument_type::OBJECT) && type.declares(name));
+    const bool object = type.may_be(argument_type::OBJECT);
+    if (name[0] == '/' && !(object && (depth > 0 || type.declares(name)))) {
+        return reading::MALFORMED; // the end of something else
+    }
+    const bool member = object && (type.declares(name) || !type.may_be(argument_type::ARRAY));
+    const bool item   = depth > 0 && name == "item" && !member;
     const argument_type own = item ? type.item(index) : type.member(name);
     std::string value;
     state = read_value(own, std::string(CALL_MARK) + "</" + name + ">", depth, value);
@@ -164,19 +170,32 @@ reading call_reader::read_member(const argument_type & type, size_t index, int d
     return state;
 }
 
+// What begins like elements may be text that a tag begins.
+bool call_reader::may_have_elements(const argument_type & type, const std::string & end, std::string_view rest) const {
+    const std::string element = std::string(CALL_MARK) + "<";
+    if (!starts_with(rest, element) || starts_with(rest, end)) {
+        return false;
+    }
+    const bool structure = type.may_be(argument_type::OBJECT | argument_type::ARRAY);
+    if (type.is_text()) {
+        return structure && retries < MOST_RETRIES;
+    }
+    // Only a member of an object has a name like an end tag: a path.
+    return !starts_with(rest, element + "/") || (type.may_be(argument_type::OBJECT) && retries < MOST_RETRIES);
+}
+
 reading call_reader::read_value(const argument_type & type, const std::string & end, int depth, std::string & out) {
     const size_t start = position;
     skip_white_space();
-    const std::string_view rest    = text.substr(position);
-    const std::string      element = std::string(CALL_MARK) + "<";
-    if (!type.is_text() && starts_with(rest, element) && !starts_with(rest, element + "/")) {
-        if (depth >= MOST_NESTED) {
-            return reading::MALFORMED;
+    const std::string_view rest = text.substr(position);
+    if (may_have_elements(type, end, rest)) {
+        members       inside;
+        const reading state = depth < MOST_NESTED ? read_members(type, end, depth + 1, inside) : reading::MALFORMED;
+        if (state != reading::MALFORMED || !(type.is_text() || starts_with(rest, std::string(CALL_MARK) + "</"))) {
+            out = state == reading::COMPLETE ? structure_of(type, inside) : "";
+            return state;
         }
-        members inside;
-        const reading state = read_members(type, end, depth + 1, inside);
-        out = state == reading::COMPLETE ? structure_of(type, inside) : "";
-        return state;
+        retries++;
     }
     position = start;
     std::string_view written;

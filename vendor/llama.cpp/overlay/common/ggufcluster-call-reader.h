@@ -53,6 +53,7 @@ private:
 
     std::string_view    text;
     const common_json & tools;
+    int                 retries = 0; // values that were read as text after all
 
     void    skip_white_space();
     reading expect(std::string_view literal);
@@ -61,6 +62,7 @@ private:
     reading read_members(const argument_type & type, std::string_view end, int depth, members & out);
     reading read_member(const argument_type & type, size_t index, int depth, members & out);
     reading read_value(const argument_type & type, const std::string & end, int depth, std::string & out);
+    bool    may_have_elements(const argument_type & type, const std::string & end, std::string_view rest) const;
     reading find_end(std::string_view end, std::string_view & written);
     reading call_ends_at(size_t at) const;
 };

@@ -84,7 +84,8 @@ function(ggufcluster_add_tool_calls)
         target_sources(llama-common PRIVATE
             ${PROJECT_SOURCE_DIR}/common/ggufcluster-argument-type.cpp
             ${PROJECT_SOURCE_DIR}/common/ggufcluster-call-reader.cpp
-            ${PROJECT_SOURCE_DIR}/common/ggufcluster-minimax-m3.cpp)
+            ${PROJECT_SOURCE_DIR}/common/ggufcluster-minimax-m3.cpp
+            ${PROJECT_SOURCE_DIR}/common/ggufcluster-number.cpp)
         add_executable(ggufcluster-tool-calls EXCLUDE_FROM_ALL
             ${PROJECT_SOURCE_DIR}/tests/ggufcluster-tool-calls.cpp)
         target_link_libraries(ggufcluster-tool-calls PRIVATE llama-common llama)

@@ -46,8 +46,17 @@ static const char * TOOLS = R"({
         "shape": {"anyOf": [{"type": "object", "properties": {"item": {"type": "string"}}},
                             {"type": "array", "items": {"type": "integer"}}]},
         "text_or_shape": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+        "text_or_list": {"type": ["string", "array"], "items": {"type": "integer"}},
+        "level": {"anyOf": [{"type": "integer"}, {"const": "auto"}, {"enum": ["off", true]}]},
+        "scope": {"oneOf": [{"enum": ["one", "all"]}, {"type": "null"}]},
+        "files": {"type": "object", "additionalProperties": {"type": "string"}},
+        "pattern": {"type": "object", "patternProperties": {"^x": {"type": "string"}}, "additionalProperties": false},
+        "rows": {"$ref": "#/$defs/rows"},
+        "gaps": {"type": "array", "items": {"type": ["integer", "null"]}}, "/top": {"type": "integer"},
+        "box": {"$ref": "#/$defs/Box%3Cint%3E"}, "crate": {"$ref": "#/$defs/a%20b~1c"},
         "held": {"type": "object", "properties": {"item": {"type": "integer"}}}},
-      "$defs": {"tree": {"type": "object", "properties": {"name": {"type": "string"},
+      "$defs": {"rows": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/rows"}}]},
+                "Box<int>": {"type": "string"}, "a%20b/c": {"type": "string"}, "tree": {"type": "object", "properties": {"name": {"type": "string"},
                          "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}},
                 "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"allOf": [{"$ref": "#/$defs/loop"}]}]}}},
     "g": {}, "fg": {"type": "object"}
@@ -217,7 +226,30 @@ static void test_structures() {
     types("tree", "§<name>1§</name>§<children>§<item>§<name>2§</name>§</item>§</children>",
         R"({"name": "1", "children": [{"name": "2"}]})");
     types("both", "§<name>1§</name>§<extra>2§</extra>", R"({"name": "1", "extra": "2"})");
-    types("text_or_shape", "§<a>1§</a>", R"("§<a>1§</a>")");
+    types("text_or_shape", "§<a>1§</a>", R"({"a": 1})");
+    types("text_or_shape", "§<a>1", R"("§<a>1")");
+    types("text_or_shape", "see §<a>1§</a>", R"("see §<a>1§</a>")");
+    types("text_or_shape", "{\"a\": 1}", R"("{\"a\": 1}")");
+    types("text_or_shape", "", R"("")");
+    types("text_or_list", "\n§<item>1§</item>\n§<item>2§</item>\n", "[1, 2]");
+    types("text_or_list", "§<item>1§</item> and more", R"("§<item>1§</item> and more")");
+    types("text_or_list", "12", R"("12")");
+    types("text", "§<item>1§</item>", R"("§<item>1§</item>")");
+    types("level", "5", "5");
+    types("level", "auto", R"("auto")");
+    types("level", "true", "true");
+    types("level", "\"auto\"", R"("\"auto\"")");
+    types("level", "low", R"("low")");
+    types("scope", "all", R"("all")");
+    types("scope", "null", "null");
+    types("files", "§</a/b.c>1§<//a/b.c>§<item>2§</item>", R"({"/a/b.c": "1", "item": "2"})");
+    types("files", "\n§</a/b.c>§</x>§<//a/b.c>\n", R"({"/a/b.c": "§</x>"})");
+    types("pattern", "§<x>1§</x>", R"({"x": "1"})");
+    types("gaps", "§<item>1§</item>§<item>§</item>", "[1, null]");
+    types("none", "", "null");
+    types("/top", "1", "1");
+    types("box", "1", R"("1")");
+    types("crate", "1", R"("1")");
     types("any", "§<a>§<b>1§</b>§</a>", R"({"a": {"b": 1}})");
     reads(call("§<item>1§</item>"), R"([][] f{"item": 1})");
     reads(call(" §<whole>1§</whole>\r\n§<text>a§</text>\t§<whole>2§</whole>"), R"([][] f{"whole": 2, "text": "a"})");
@@ -252,7 +284,9 @@ static void test_unreadable() {
         "§<tool_call>§<invoke name=\"f\">§<text>a", "§<tool_call>§<invoke name=\"f\">§<text>a§</txt>§</invoke>§</tool_call>",
         "§<tool_call>§<invoke name=\"f\">words§</invoke>§</tool_call>", "§<tool_call>§<invoke name=\"f\">§<>1§</>§</invoke>§</tool_call>",
         "§<tool_call>§<invoke name=\"f\">§<free>§<a>1§</free>§</invoke>§</tool_call>",
-        "§<tool_call>§<invoke name=\"f\">§<free>§<a>1§</a>x§</free>§</invoke>§</tool_call>" }) {
+        "§<tool_call>§<invoke name=\"f\">§<free>§<a>1§</a>x§</free>§</invoke>§</tool_call>",
+        "§<tool_call>§<invoke name=\"f\">§<free>§<a>1§</a>§</fre>§</invoke>§</tool_call>",
+        "§<tool_call>§<invoke name=\"f\">§<whole>1§</whole>§</f>§</invoke>§</tool_call>" }) {
         reads("a" + bad, "[][a" + bad + "]");
         reads(g + "\n" + bad, "[][\n" + bad + "] g{}");
     }
@@ -270,6 +304,9 @@ static void test_cut() {
     reads(begun + "§<whole>12", "[][] f{", {}, true);
     reads(begun + "§<maybe>nul", "[][] f{", {}, true);
     reads(begun + "§<free>§<a>1§</a>", "[][] f{", {}, true);
+    reads(begun + "§<text_or_list>§<item>1§</item>", "[][] f{", {}, true);
+    reads(begun + "§<text_or_list>1", R"([][] f{"text_or_list": "1)", {}, true);
+    reads(begun + "§<level>aut", "[][] f{", {}, true);
     reads(begun + "§</invoke>\n§</tool", "[][] f{}", {}, true);
     reads(begun + "§</invoke>§<invoke name=\"g\">", "[][] f{} g{", {}, true);
     reads("a§<tool_call>§<invoke name=\"f", "[][a§<tool_call>§<invoke name=\"f]", {}, true);
@@ -289,6 +326,12 @@ static void test_hostile() {
     const std::string brackets(100000, '[');
     const auto msg = common_chat_parse(marked(call("§<list>" + brackets + "§</list>")), false, reader_of({}));
     check(msg.tool_calls.size() == 1 && msg.tool_calls[0].arguments == "{\"list\": \"" + brackets + "\"}", "nested JSON stays text");
+    std::string broken_lists;
+    for (int i = 0; i < 2000; i++) {
+        broken_lists += "§<item>§<item>1§</item>x";
+    }
+    const auto text = common_chat_parse(marked(call("§<rows>" + broken_lists + "§</rows>")), false, reader_of({}));
+    check(text.tool_calls.size() == 1, "lists that are none, many times over");
     std::string bad_bytes = call("§<text>\xff\xc3§</text>");
     const auto broken = common_chat_parse(marked(bad_bytes), false, reader_of({}));
     check(!broken.tool_calls.empty() && !json::parse_no_throw(broken.tool_calls[0].arguments).is_discarded(), "bytes that are no UTF-8");
