@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     import jinja2
 
-# llama.cpp chooses its MiniMax-M3 parser by these three pieces of the template's text.
-_M3_MARKS = ("]<]minimax[>[", "<tool_call>", "<invoke name=")
+# The engine chooses its MiniMax-M3 reader by three pieces of the template's text, one of which
+# differs in our hybrid style.
+_M3_MARKS = ("]<]minimax[>[", "<invoke name=")
+_M3_BLOCKS = ("<tool_call>", "<minimax:tool_call>")
 
 # Some templates take a message as text, some as a list of parts; llama.cpp gives each its own.
 CONTEXTS: Sequence[dict[str, Any]] = tuple(
@@ -45,10 +47,11 @@ class Rendered:
 
 
 def template_kind(text: str | None) -> str:
-    """Return which parser llama.cpp will use: ``minimax-m3``, ``generic`` or ``none``."""
+    """Return which parser the engine will use: ``minimax-m3``, ``generic`` or ``none``."""
     if not text:
         return "none"
-    return "minimax-m3" if all(mark in text for mark in _M3_MARKS) else "generic"
+    ours = all(mark in text for mark in _M3_MARKS) and any(mark in text for mark in _M3_BLOCKS)
+    return "minimax-m3" if ours else "generic"
 
 
 def judge(answers: Sequence[Rendered], *, path: str) -> None:

@@ -63,10 +63,10 @@ def test_hybrid_replaces_three_places_and_nothing_else() -> None:
         assert place <= gone
 
 
-def test_each_style_gets_its_parser() -> None:
-    """llama-server takes the parser of M3 for native and the generic one for hybrid."""
+def test_both_styles_get_the_parser_of_m3() -> None:
+    """The engine reads both styles with its reader for MiniMax-M3."""
     assert template_kind(make(SHAPE, Style.NATIVE)) == "minimax-m3"
-    assert template_kind(make(SHAPE, Style.HYBRID)) == "generic"
+    assert template_kind(make(SHAPE, Style.HYBRID)) == "minimax-m3"
 
 
 @pytest.mark.parametrize("style", Style)

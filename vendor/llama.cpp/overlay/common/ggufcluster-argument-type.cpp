@@ -277,6 +277,15 @@ static std::string json_spelling(std::string_view text) {
     return std::string(text);
 }
 
+bool argument_type::is_json(std::string_view written) const {
+    const std::string_view text = trimmed(written);
+    if (text.empty() || (text[0] != '{' && text[0] != '[') || nested_too_deep(text)) {
+        return false;
+    }
+    const bool allowed = may_be(text[0] == '{' ? OBJECT : ARRAY) || (anything && !is_text());
+    return allowed && !json::parse_no_throw(std::string(text)).is_discarded();
+}
+
 std::string argument_type::value(std::string_view written) const {
     std::string out;
     if (listed(written, out)) {

@@ -34,6 +34,9 @@ public:
 
     argument_type item(size_t index) const;
 
+    // Whether it is the JSON of an object or an array that this type allows.
+    bool is_json(std::string_view written) const;
+
     // The JSON of a value that was written without elements, numbers as they were written.
     std::string value(std::string_view written) const;
 

@@ -73,14 +73,14 @@ reading call_reader::expect(std::string_view literal) {
 
 reading call_reader::read_block(size_t start) {
     position = start;
-    reading state = expect(BLOCK_START);
+    reading state = expect(form.block_start);
     while (state == reading::COMPLETE) {
         const size_t behind_last = position;
         skip_white_space();
-        if (!calls.empty() && expect(BLOCK_END) == reading::COMPLETE) {
+        if (!calls.empty() && expect(form.block_end) == reading::COMPLETE) {
             return reading::COMPLETE;
         }
-        const bool may_end = !calls.empty() && is_begun(text.substr(position), BLOCK_END);
+        const bool may_end = !calls.empty() && is_begun(text.substr(position), form.block_end);
         state = may_end ? reading::UNFINISHED : read_call();
         if (state != reading::COMPLETE) {
             position = calls.empty() ? start : behind_last;
@@ -91,7 +91,7 @@ reading call_reader::read_block(size_t start) {
 
 reading call_reader::read_call() {
     std::string name;
-    reading     state = expect(CALL_START);
+    reading     state = expect(form.call_start);
     if (state == reading::COMPLETE) {
         state = read_name('"', name);
     }
@@ -104,7 +104,7 @@ reading call_reader::read_call() {
     const json undeclared;
     const json & schema = tools.contains(name) ? tools.at(name) : undeclared;
     members arguments;
-    state = read_members(argument_type(schema, schema), CALL_END, 0, arguments);
+    state = read_members(argument_type(schema, schema), form.call_end, 0, arguments);
     if (state == reading::COMPLETE) {
         calls.push_back({name, object_of(arguments)});
     } else if (state == reading::UNFINISHED) {
@@ -120,7 +120,7 @@ reading call_reader::read_call() {
 reading call_reader::read_name(char end, std::string & name) {
     const size_t stop = std::min(text.find_first_of(std::string{end, '\n'}, position), text.size());
     name = text.substr(position, stop - position);
-    if (name.find(CALL_MARK) != name.npos || (stop < text.size() && (text[stop] != end || name.empty()))) {
+    if ((!is_plain() && name.find(form.mark) != name.npos) || (stop < text.size() && (text[stop] != end || name.empty()))) {
         return reading::MALFORMED;
     }
     position = stop + 1;
@@ -144,24 +144,29 @@ reading call_reader::read_members(const argument_type & type, std::string_view e
     return reading::COMPLETE;
 }
 
+reading call_reader::read_argument_name(std::string & name) {
+    reading state = expect(form.argument_start);
+    if (state == reading::COMPLETE) {
+        state = read_name(form.name_end, name);
+    }
+    return state == reading::COMPLETE && is_plain() ? expect(">") : state;
+}
+
 reading call_reader::read_member(const argument_type & type, size_t index, int depth, members & out) {
     std::string name;
-    reading     state = expect(std::string(CALL_MARK) + "<");
-    if (state == reading::COMPLETE) {
-        state = read_name('>', name);
-    }
+    reading     state = read_argument_name(name);
     if (state != reading::COMPLETE) {
         return state;
     }
     const bool object = type.may_be(argument_type::OBJECT);
-    if (name[0] == '/' && !(object && (depth > 0 || type.declares(name)))) {
+    if (name[0] == '/' && !is_plain() && !(object && (depth > 0 || type.declares(name)))) {
         return reading::MALFORMED; // the end of something else
     }
     const bool member = object && (type.declares(name) || !type.may_be(argument_type::ARRAY));
     const bool item   = depth > 0 && name == "item" && !member;
     const argument_type own = item ? type.item(index) : type.member(name);
     std::string value;
-    state = read_value(own, std::string(CALL_MARK) + "</" + name + ">", depth, value);
+    state = read_value(own, is_plain() ? std::string(form.argument_end) : std::string(form.mark) + "</" + name + ">", depth, value);
     if (state == reading::COMPLETE) {
         out.emplace_back(name, value);
     } else if (state == reading::UNFINISHED && depth == 0 && !value.empty()) {
@@ -172,8 +177,8 @@ reading call_reader::read_member(const argument_type & type, size_t index, int d
 
 // What begins like elements may be text that a tag begins.
 bool call_reader::may_have_elements(const argument_type & type, const std::string & end, std::string_view rest) const {
-    const std::string element = std::string(CALL_MARK) + "<";
-    if (!starts_with(rest, element) || starts_with(rest, end)) {
+    const std::string element(form.argument_start);
+    if (is_plain() || !starts_with(rest, element) || starts_with(rest, end)) {
         return false;
     }
     const bool structure = type.may_be(argument_type::OBJECT | argument_type::ARRAY);
@@ -191,7 +196,7 @@ reading call_reader::read_value(const argument_type & type, const std::string & 
     if (may_have_elements(type, end, rest)) {
         members       inside;
         const reading state = depth < MOST_NESTED ? read_members(type, end, depth + 1, inside) : reading::MALFORMED;
-        if (state != reading::MALFORMED || !(type.is_text() || starts_with(rest, std::string(CALL_MARK) + "</"))) {
+        if (state != reading::MALFORMED || !(type.is_text() || starts_with(rest, std::string(form.mark) + "</"))) {
             out = state == reading::COMPLETE ? structure_of(type, inside) : "";
             return state;
         }
@@ -201,28 +206,33 @@ reading call_reader::read_value(const argument_type & type, const std::string & 
     std::string_view written;
     const reading    state = find_end(end, written);
     if (state == reading::COMPLETE) {
-        out = type.value(written);
-    } else if (state == reading::UNFINISHED && type.is_text() && !starts_with("null", written)) {
+        out = is_plain() && type.is_json(written) ? std::string(written) : type.value(written);
+    } else if (state == reading::UNFINISHED && !starts_with("null", written) && type.is_text() &&
+               !(is_plain() && type.may_be(argument_type::OBJECT | argument_type::ARRAY))) {
         out = json_string(written);
         out.pop_back(); // the quote
     }
     return state;
 }
 
-// Text ends at its own end tag only. If it runs over the end of its call, the model has forgotten that tag.
+// Text ends at its own end tag only, which in the plain form counts where an argument can end. If it runs over the end of
+// its call, the model has forgotten that tag.
 reading call_reader::find_end(std::string_view end, std::string_view & written) {
     const size_t start = position;
     int          calls_inside = 0;
-    for (size_t at = start; (at = text.find(CALL_MARK, at)) != text.npos; at += CALL_MARK.size()) {
+    for (size_t at = start; (at = text.find(form.mark, at)) != text.npos; at += form.mark.size()) {
         const std::string_view rest = text.substr(at);
         if (starts_with(rest, end)) {
-            written  = text.substr(start, at - start);
-            position = at + end.size();
-            return reading::COMPLETE;
+            const reading ends = is_plain() ? follows(at + end.size(), form.call_end, form.argument_start) : reading::COMPLETE;
+            if (ends != reading::MALFORMED) {
+                written  = text.substr(start, at - start);
+                position = at + end.size();
+                return ends;
+            }
         }
-        calls_inside += starts_with(rest, CALL_START);
-        if (starts_with(rest, CALL_END) && calls_inside-- == 0) {
-            const reading ends = call_ends_at(at + CALL_END.size());
+        calls_inside += starts_with(rest, form.call_start);
+        if (starts_with(rest, form.call_end) && calls_inside-- == 0) {
+            const reading ends = follows(at + form.call_end.size(), form.block_end, form.call_start);
             if (ends != reading::MALFORMED) {
                 return ends == reading::COMPLETE ? reading::MALFORMED : reading::UNFINISHED;
             }
@@ -234,13 +244,13 @@ reading call_reader::find_end(std::string_view end, std::string_view & written) 
     return reading::UNFINISHED;
 }
 
-// Whether what follows can follow a call only.
-reading call_reader::call_ends_at(size_t at) const {
+// Whether one of two markers comes next.
+reading call_reader::follows(size_t at, std::string_view one, std::string_view other) const {
     const std::string_view rest = text.substr(std::min(text.find_first_not_of(WHITE_SPACE, at), text.size()));
-    if (starts_with(rest, BLOCK_END) || starts_with(rest, CALL_START)) {
+    if (starts_with(rest, one) || starts_with(rest, other)) {
         return reading::COMPLETE;
     }
-    return is_begun(rest, BLOCK_END) || is_begun(rest, CALL_START) ? reading::UNFINISHED : reading::MALFORMED;
+    return is_begun(rest, one) || is_begun(rest, other) ? reading::UNFINISHED : reading::MALFORMED;
 }
 
 } // namespace ggufcluster

@@ -8,10 +8,7 @@
 
 using ggufcluster::begun_marker;
 using ggufcluster::reading;
-using ggufcluster::BLOCK_END;
-using ggufcluster::BLOCK_START;
-using ggufcluster::CALL_MARK;
-using ggufcluster::CALL_START;
+using ggufcluster::call_form;
 using ggufcluster::WHITE_SPACE;
 
 static const std::string THINK_START = "<mm:think>";
@@ -34,7 +31,14 @@ static bool must_call(const autoparser::generation_params & inputs) {
     return may_call(inputs) && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
 }
 
-static json settings_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
+// Our hybrid style of the template has markers without the namespace.
+static const call_form & form_of(const common_chat_template & tmpl) {
+    const bool plain = tmpl.source().find(ggufcluster::PLAIN_FORM.block_start) != std::string::npos;
+    return plain ? ggufcluster::PLAIN_FORM : ggufcluster::NATIVE_FORM;
+}
+
+static json settings_of(
+        const autoparser::generation_params & inputs, const call_form & form, const std::string & generation_prompt) {
     json tools = json::object();
     if (may_call(inputs)) {
         foreach_function(inputs.tools, [&](const json & tool) {
@@ -50,32 +54,35 @@ static json settings_of(const autoparser::generation_params & inputs, const std:
         { "parallel",  inputs.parallel_tool_calls                                         },
         { "json",      inputs.json_schema.is_object() && !must_call(inputs)               },
         { "tools",     tools                                                              },
+        { "plain",     &form == &ggufcluster::PLAIN_FORM                                  },
     };
 }
 
 // Up to the name of a tool that was offered, and nothing of what follows.
-static common_peg_parser begun_call(common_chat_peg_builder & p, const json & tools) {
+static common_peg_parser begun_call(common_chat_peg_builder & p, const call_form & form, const json & tools) {
     auto name = p.choice();
     foreach_function(tools, [&](const json & tool) {
         name |= p.literal(tool.at("function").at("name").get<std::string>() + "\">");
     });
-    const std::string block(BLOCK_START);
-    return p.ac(p.until(block) + p.literal(block), block) + p.space() + p.literal(std::string(CALL_START)) + name + p.rest();
+    const std::string block(form.block_start);
+    return p.ac(p.until(block) + p.literal(block), block) + p.space() + p.literal(std::string(form.call_start)) + name + p.rest();
 }
 
-static common_peg_parser json_answer(common_chat_peg_builder & p, const autoparser::generation_params & inputs) {
+static common_peg_parser json_answer(
+        common_chat_peg_builder & p, const call_form & form, const autoparser::generation_params & inputs) {
     auto answer = p.rule("response-format", p.schema(p.json(), "response-format-schema", inputs.json_schema));
     auto either = p.choice({
         p.literal(JSON_FENCE) + p.space() + answer + p.space() + p.literal(FENCE),
         answer,
     });
     if (may_call(inputs)) {
-        either |= p.literal(std::string(BLOCK_START)) + p.rest();
+        either |= p.literal(std::string(form.block_start)) + p.rest();
     }
     return p.space() + either + p.space();
 }
 
-static std::string grammar_of(const autoparser::generation_params & inputs, const std::string & generation_prompt) {
+static std::string grammar_of(
+        const autoparser::generation_params & inputs, const call_form & form, const std::string & generation_prompt) {
     if (!must_call(inputs) && !inputs.json_schema.is_object()) {
         return "";
     }
@@ -85,7 +92,7 @@ static std::string grammar_of(const autoparser::generation_params & inputs, cons
             p.literal(THINK_END),
         }));
         return p.prefix(generation_prompt, THINK_START) + thought +
-            (must_call(inputs) ? begun_call(p, inputs.tools) : json_answer(p, inputs));
+            (must_call(inputs) ? begun_call(p, form, inputs.tools) : json_answer(p, form, inputs));
     });
     return build_grammar([&](const common_grammar_builder & builder) { parser.build_grammar(builder); });
 }
@@ -111,11 +118,12 @@ common_chat_params ggufcluster_minimax_m3_params(const common_chat_template & tm
         data.generation_prompt  = without_thinking(begun) + data.generation_prompt.substr(begun.size()); // what was said
         data.prompt += data.generation_prompt;
     }
-    const json settings = settings_of(inputs, data.generation_prompt);
+    const call_form & form     = form_of(tmpl);
+    const json        settings = settings_of(inputs, form, data.generation_prompt);
     data.parser  = build_chat_peg_parser([&](common_chat_peg_builder & p) {
         return p.rule(SETTINGS_RULE, p.literal(settings.dump()));
     }).save();
-    data.grammar = grammar_of(inputs, data.generation_prompt);
+    data.grammar = grammar_of(inputs, form, data.generation_prompt);
     return data;
 }
 
@@ -128,20 +136,22 @@ namespace {
 class message_reader {
 public:
     message_reader(std::string_view text, const json & settings, bool is_partial, bool cut)
-        : rest(text), settings(settings), is_partial(is_partial), cut(cut) {
+        : rest(text), settings(settings), form(is_set("plain") ? ggufcluster::PLAIN_FORM : ggufcluster::NATIVE_FORM),
+          is_partial(is_partial), cut(cut) {
         msg.role = "assistant";
     }
 
     common_chat_msg read();
 
 private:
-    std::string_view rest;
-    const json &     settings;
-    const bool       is_partial;
-    const bool       cut;
-    common_chat_msg  msg;
-    bool             at_edge = true; // no word of content yet, or none since the last call
-    std::string      edge;           // white space there, which is nothing unless a word follows
+    std::string_view  rest;
+    const json &      settings;
+    const call_form & form;
+    const bool        is_partial;
+    const bool        cut;
+    common_chat_msg   msg;
+    bool              at_edge = true; // no word of content yet, or none since the last call
+    std::string       edge;           // white space there, which is nothing unless a word follows
 
     bool is_set(const char * name) const { return settings.at(name).get<bool>(); }
 
@@ -207,7 +217,7 @@ bool message_reader::read_thinking() {
 // Or may yet.
 bool message_reader::begins_with_block() const {
     const std::string_view text = rest.substr(std::min(rest.find_first_not_of(WHITE_SPACE), rest.size()));
-    return string_starts_with(text, BLOCK_START) || (is_partial && begun_marker(text, BLOCK_START) == text.size());
+    return string_starts_with(text, form.block_start) || (is_partial && begun_marker(text, form.block_start) == text.size());
 }
 
 // A fence round the answer is taken off.
@@ -225,19 +235,19 @@ void message_reader::read_json() {
 }
 
 void message_reader::read_content() {
-    for (size_t start; (start = rest.find(BLOCK_START)) != rest.npos;) {
+    for (size_t start; (start = rest.find(form.block_start)) != rest.npos;) {
         add_content(rest.substr(0, start));
         rest.remove_prefix(start);
         if (!read_block()) {
             return;
         }
     }
-    add_content(without_begun(rest, BLOCK_START));
+    add_content(without_begun(rest, form.block_start));
 }
 
 // Whether anything is left to read.
 bool message_reader::read_block() {
-    ggufcluster::call_reader reader(rest, settings.at("tools"));
+    ggufcluster::call_reader reader(rest, settings.at("tools"), form);
     const reading            state = reader.read_block(0);
     add_calls(reader.calls);
     if (state == reading::UNFINISHED) {
@@ -247,8 +257,8 @@ bool message_reader::read_block() {
         return false;
     }
     if (reader.position == 0) { // no call of it could be read
-        add_content(BLOCK_START);
-        reader.position = BLOCK_START.size();
+        add_content(form.block_start);
+        reader.position = form.block_start.size();
     }
     rest.remove_prefix(reader.position);
     return true;
@@ -261,7 +271,7 @@ void message_reader::end_in_block(const ggufcluster::call_reader & reader) {
     }
     const std::string_view left  = rest.substr(reader.position);
     const std::string_view words = left.substr(std::min(left.find_first_not_of(WHITE_SPACE), left.size()));
-    if (!cut || begun_marker(words, BLOCK_END) != words.size()) {
+    if (!cut || begun_marker(words, form.block_end) != words.size()) {
         add_content(left);
     }
 }

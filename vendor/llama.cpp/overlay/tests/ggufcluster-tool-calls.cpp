@@ -31,6 +31,9 @@ static const char * TEMPLATE =
     "{% if add_generation_prompt %}{{ '[ai]' }}"
     "{% if thinking == 'on' %}{{ '<mm:think>' }}{% elif thinking == 'off' %}{{ '</mm:think>' }}{% endif %}{% endif %}";
 
+// What makes a template one of the hybrid style.
+static const std::string PLAIN_TEMPLATE = std::string(TEMPLATE) + "{# <minimax:tool_call> #}";
+
 // The schema of each tool's parameters by its name.
 static const char * TOOLS = R"({
     "f": {"properties": {
@@ -71,10 +74,11 @@ struct asked {
     bool                    extract  = true;
     const char *            thought  = ""; // of a message to be continued
     const char *            said     = "";
+    bool                    plain    = false; // the hybrid style
 };
 
 static common_chat_params params_of(const asked & a) {
-    const common_chat_template tmpl(TEMPLATE, "", "");
+    const common_chat_template tmpl(a.plain ? PLAIN_TEMPLATE : TEMPLATE, "", "");
     autoparser::generation_params inputs;
     inputs.messages              = json::array({ json{ { "role", "user" }, { "content", "?" } } });
     inputs.add_generation_prompt = true;
@@ -432,7 +436,60 @@ static void test_continued() {
     }
 }
 
+static asked plainly(common_chat_tool_choice choice = COMMON_CHAT_TOOL_CHOICE_AUTO) {
+    asked a{ choice };
+    a.plain = true;
+    return a;
+}
+
+static std::string argument(const std::string & name, const std::string & written) {
+    return "<parameter name=\"" + name + "\">" + written + "</parameter>";
+}
+
+static std::string plain_call(const std::string & arguments) {
+    return "<minimax:tool_call><invoke name=\"f\">" + arguments + "</invoke></minimax:tool_call>";
+}
+
+static void plain_types(const std::string & name, const std::string & written, const std::string & expected) {
+    reads(plain_call(argument(name, written)), "[][] f{\"" + name + "\": " + expected + "}", plainly());
+}
+
+static void test_plain_form() {
+    plain_types("text", "", R"("")");
+    plain_types("text", " null\n", R"(" null\n")");
+    plain_types("text", "[1]", R"("[1]")");
+    plain_types("text", "a </parameter> b </invoke> c", R"("a </parameter> b </invoke> c")");
+    plain_types("text", "§<item>1§</item>", R"("§<item>1§</item>")");
+    plain_types("text", "<parameter name=\"x\">1", R"("<parameter name=\"x\">1")");
+    plain_types("list", " [1, 2]", " [1, 2]");
+    plain_types("list", "1, 2", R"("1, 2")");
+    plain_types("any", "{\"a\": 1}", R"({"a": 1})");
+    plain_types("any", "{a}", R"("{a}")");
+    plain_types("text_or_list", "[1]", "[1]");
+    plain_types("text_or_list", "{}", R"("{}")");
+    plain_types("text_or_list", "[1", R"("[1")");
+    plain_types("count", "null", "null");
+    plain_types("level", "7", "7");
+    const std::string g = "<minimax:tool_call>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>";
+    reads(plain_call(argument("yes", "True") + "\n" + argument("text", "a")) + "\n" + g + " b", R"([][ b] f{"yes": true, "text": "a"} g{})", plainly());
+    reads("x" + g + "§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[][x§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>] g{}", plainly());
+    reads(g, "[][" + g + "]");
+    for (const std::string bad : { "<minimax:tool_call>oops", "<minimax:tool_call><invoke name=\"f\">oops</invoke></minimax:tool_call>",
+        "<minimax:tool_call><invoke name=\"f\"><parameter name=\"text\">a</invoke></minimax:tool_call>",
+        "<minimax:tool_call><invoke name=\"f\"><parameter name=\"text\">a</param></invoke></minimax:tool_call>" }) {
+        reads("a " + bad, "[][a " + bad + "]", plainly());
+        reads(g + bad, "[][" + bad + "] g{}", plainly());
+    }
+    reads("<minimax:tool_call><invoke name=\"f\">" + argument("whole", "1") + "<parameter name=\"text\">a </para",
+        R"([][] f{"whole": 1, "text": "a )", plainly(), true);
+    reads("<minimax:tool_call><invoke name=\"f\"><parameter name=\"text_or_list\">[1, ", "[][] f{", plainly(), true);
+    const auto must = params_of(plainly(COMMON_CHAT_TOOL_CHOICE_REQUIRED));
+    check(allows(must, "<mm:think>x</mm:think>Well.\n<minimax:tool_call>\n<invoke name=\"fg\">..."), "a plain call must begin");
+    check(!allows(must, "§<tool_call>§<invoke name=\"f\">") && !allows(must, "text"), "no plain call");
+}
+
 int main() {
+    test_plain_form();
     test_continued();
     test_scalars();
     test_structures();
