@@ -414,8 +414,17 @@ def expressible(style: Style, arguments: dict[str, Any]) -> bool:
     return (
         not any('"' in name for name in arguments)
         and not any(_holds_null(value) for value in arguments.values())
-        and not any(_HYBRID_END.search(text) or text.lstrip()[:1] in ("{", "[") for text in texts)
+        and not any(_HYBRID_END.search(text) for text in _texts(list(arguments.values())))
+        and not any(text.lstrip()[:1] in ("{", "[") for text in texts)
     )
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [*value, *_texts(list(value.values()))]
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
 
 
 def _holds_its_end(value: Any, name: str) -> bool:

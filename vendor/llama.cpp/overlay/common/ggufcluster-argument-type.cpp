@@ -251,6 +251,11 @@ static std::string_view trimmed(std::string_view text) {
     return start == text.npos ? "" : text.substr(start, text.find_last_not_of(" \t\r\n") - start + 1);
 }
 
+// The parser takes a zero byte for the end of the text.
+static json parsed_whole(const std::string & text) {
+    return json::parse_no_throw(text.find('\0') == text.npos ? text : "");
+}
+
 static bool nested_too_deep(std::string_view text) {
     int  depth  = 0;
     bool quoted = false;
@@ -283,7 +288,7 @@ bool argument_type::is_json(std::string_view written) const {
         return false;
     }
     const bool allowed = may_be(text[0] == '{' ? OBJECT : ARRAY) || (anything && !is_text());
-    return allowed && !json::parse_no_throw(std::string(text)).is_discarded();
+    return allowed && !parsed_whole(std::string(text)).is_discarded();
 }
 
 std::string argument_type::value(std::string_view written) const {
@@ -311,7 +316,7 @@ std::string argument_type::value(std::string_view written) const {
 // Whether it is one of the values, if all alternatives list theirs.
 bool argument_type::listed(std::string_view written, std::string & out) const {
     const std::string spelled = json_spelling(trimmed(written));
-    const json        parsed  = nested_too_deep(spelled) ? json() : json::parse_no_throw(spelled);
+    const json        parsed  = nested_too_deep(spelled) ? json() : parsed_whole(spelled);
     for (const json * schema : alternatives) {
         const auto values = values_of(*schema);
         if (values.empty()) {
@@ -351,7 +356,7 @@ std::string argument_type::typed_value(std::string_view written) const {
     if (nested_too_deep(spelled)) {
         return json_string(written);
     }
-    const json parsed = json::parse_no_throw(spelled);
+    const json parsed = parsed_whole(spelled);
     return !parsed.is_discarded() && fits(parsed) ? spelled : json_string(written);
 }
 

@@ -179,6 +179,7 @@ static void test_scalars() {
     types("whole", "1e400", R"("1e400")");
     types("whole", "true", R"("true")");
     types("whole", "", R"("")");
+    types("whole", std::string("1\0x", 3), R"("1\u0000x")");
     types("number", "-2.50e-3", "-2.50e-3");
     types("number", "NaN", R"("NaN")");
     types("number", "1 2", R"("1 2")");
@@ -462,6 +463,7 @@ static void test_plain_form() {
     plain_types("text", "§<item>1§</item>", R"("§<item>1§</item>")");
     plain_types("text", "<parameter name=\"x\">1", R"("<parameter name=\"x\">1")");
     plain_types("list", " [1, 2]", " [1, 2]");
+    plain_types("list", std::string("[1]\0x", 5), R"("[1]\u0000x")");
     plain_types("list", "1, 2", R"("1, 2")");
     plain_types("any", "{\"a\": 1}", R"({"a": 1})");
     plain_types("any", "{a}", R"("{a}")");
