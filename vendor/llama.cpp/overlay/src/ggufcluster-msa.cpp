@@ -23,24 +23,24 @@ msa_path msa_wanted() {
     throw std::runtime_error("GGUFCLUSTER_MSA (--msa) is '" + name + "': use auto, native, generic or dense");
 }
 
-// Whether a variable that is there to compare has its first value, which it has if unset.
-static bool is_first(const char * variable, const std::string & first, const std::string & second) {
+// Whether a variable that is there to compare two ways is unset or names the usual one.
+static bool keeps_default(const char * variable, const std::string & usual, const std::string & other) {
     const char * value = std::getenv(variable);
-    const std::string name = value ? value : first;
-    if (name != first && name != second) {
-        throw std::runtime_error(variable + (" is '" + name + "': use " + first + " or " + second));
+    const std::string name = value ? value : usual;
+    if (name != usual && name != other) {
+        throw std::runtime_error(variable + (" is '" + name + "': use " + usual + " or " + other));
     }
-    return name == first;
+    return name == usual;
 }
 
 // GGUFCLUSTER_MSA_LEADING=generic keeps the leading dense layers on llama.cpp's own attention and its mask.
 static bool leading_layers_wanted() {
-    return is_first("GGUFCLUSTER_MSA_LEADING", "native", "generic");
+    return keeps_default("GGUFCLUSTER_MSA_LEADING", "native", "generic");
 }
 
 // Blocks are chosen only where there are more than a token may have. GGUFCLUSTER_MSA_SELECT=always chooses all the same.
 static bool selects_only_if_needed() {
-    return is_first("GGUFCLUSTER_MSA_SELECT", "needed", "always");
+    return keeps_default("GGUFCLUSTER_MSA_SELECT", "needed", "always");
 }
 
 bool msa_has_indexer(const llama_hparams & hparams) {
