@@ -172,14 +172,19 @@ _SLIP = 0.8
 
 
 def load_settings(
-    env: Mapping[str, str], *, folder: Path, flags: Mapping[str, Any] | None = None
+    env: Mapping[str, str],
+    *,
+    folder: Path,
+    flags: Mapping[str, Any] | None = None,
+    origin: str = "command line",
 ) -> Settings:
     """Merge every source of settings.
 
     Args:
         env: Environment variables.
         folder: Current folder, where ``ggufcluster.toml`` may lie.
-        flags: Settings given on the command line, by key; None values count as not given.
+        flags: Settings given with the call, by key; None values count as not given.
+        origin: Where those were given, for messages.
 
     Raises:
         ConfigError: A file is malformed, or a setting is unknown or has a wrong value.
@@ -197,7 +202,7 @@ def load_settings(
             value = _read(setting, env[setting.variable], source=setting.variable)
             merged[setting.key] = Value(value, setting.variable)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    return Settings(merged | _read_all(given, origin="command line"))
+    return Settings(merged | _read_all(given, origin=origin))
 
 
 def _parse(file: Path) -> dict[str, Any]:

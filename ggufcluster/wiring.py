@@ -34,6 +34,7 @@ from ggufcluster.workflows.inspect import (
 )
 from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
+from ggufcluster.workflows.pretrained import bring_model
 from ggufcluster.workflows.scratch_server import ScratchWorld
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
@@ -41,6 +42,7 @@ from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from os import PathLike
 
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.adapters.hub import Hub
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import WorkerAddress
+    from ggufcluster.workflows.events import Workflow
     from ggufcluster.workflows.model_files import ModelFile
     from ggufcluster.workflows.originals import Originals
 
@@ -160,6 +163,14 @@ def model_files(
         yield local_files(target or default, Path(paths_from_env(os.environ).models))
 
 
+def pretrained(
+    repository: str, folder: str | PathLike[str] | None, *, names: Sequence[str | None]
+) -> Workflow[Path]:
+    """Bring a model from the hub, into the models' folder if none is given."""
+    place = Path(folder or Path(paths_from_env(os.environ).models) / repository)
+    return bring_model(repository, place, names=names, hub=open_hub())
+
+
 @contextmanager
 def open_originals(place: str | None, *, revision: str) -> Iterator[Originals]:
     """Open an original model: a folder of this machine, an address, or a repository of the hub."""
@@ -253,9 +264,9 @@ def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
     )
 
 
-def settings_of(flags: Mapping[str, object]) -> Settings:
-    """Merge the settings of every source with flags; None counts as not given."""
-    return load_settings(os.environ, folder=Path.cwd(), flags=flags)
+def settings_of(flags: Mapping[str, object], *, origin: str = "command line") -> Settings:
+    """Merge the settings of every source with flags, given at `origin`; None is not given."""
+    return load_settings(os.environ, folder=Path.cwd(), flags=flags, origin=origin)
 
 
 def _path(text: str | None) -> Path | None:

@@ -173,7 +173,7 @@ class Cluster:
 
     @classmethod
     def _bring_up(cls, flags: dict[str, object], extra: tuple[str, ...]) -> Workflow[Self]:
-        settings = settings_of(flags)
+        settings = settings_of(flags, origin="Cluster.up")
         wish = wish_of(settings, extra=extra)
         with world(settings) as outside:
             before = outside.store.load()
