@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -12,8 +12,8 @@ from ggufcluster.bindings.steps import begin_in_thread
 from ggufcluster.errors import ModelCallError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-    from pathlib import PurePosixPath
+    from collections.abc import AsyncGenerator, Callable, Iterator
+    from os import PathLike
 
     from ggufcluster.workflows.events import Event
 
@@ -50,7 +50,7 @@ class AsyncLlama:
     @classmethod
     async def load(
         cls,
-        model_path: str | PurePosixPath,
+        model_path: str | PathLike[str],
         *,
         on_event: Callable[[Event], object] | None = None,
         **options: Any,
@@ -110,7 +110,10 @@ class AsyncLlama:
         return self._parts(start) if stream else await self.run(start)
 
     async def _parts(self, start: Callable[[], Iterator[Any]]) -> AsyncGenerator[Any, None]:
-        async with self._streaming() as stream:
+        self._pass_by()
+        await self._turn.acquire()
+        stream = self._stream = _Stream()
+        try:
             parts: Any = await self._step(start)
             try:
                 while (part := await self._step(partial(next, parts, None))) is not None:
@@ -121,14 +124,6 @@ class AsyncLlama:
                         raise ModelCallError("the reader of a stream made another call meanwhile")
             finally:
                 await self._step(parts.close)
-
-    @asynccontextmanager
-    async def _streaming(self) -> AsyncIterator[_Stream]:
-        self._pass_by()
-        await self._turn.acquire()
-        stream = self._stream = _Stream()
-        try:
-            yield stream
         finally:
             if self._stream is stream:
                 self._leave()

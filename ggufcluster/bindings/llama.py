@@ -8,7 +8,7 @@ import threading
 import weakref
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ggufcluster.adapters.chat_library import ChatLibrary
@@ -20,7 +20,12 @@ from ggufcluster.bindings.resources import Resources, choose_msa, lost_ports, re
 from ggufcluster.bindings.steps import Steps
 from ggufcluster.bindings.threaded_llama import ENGINE, ThreadedLlama, token_text
 from ggufcluster.bindings.token_texts import TokenTexts
-from ggufcluster.errors import ChatRequestError, ConfigError, EngineFailedError
+from ggufcluster.errors import (
+    ChatRequestError,
+    ConfigError,
+    EngineFailedError,
+    WorkerAddressError,
+)
 from ggufcluster.wiring import World, pretrained, settings_of, wish_of
 from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.events import Finished, Progress, Started, Workflow
@@ -29,7 +34,7 @@ from ggufcluster.workflows.plan_notes import describe
 from ggufcluster.workflows.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from os import PathLike
 
     from ggufcluster.core.plan import Plan
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 llama_cpp: Any = ENGINE.library.llama_cpp
 _LOOK_SECONDS = 0.2
 _PARTS = 1000
+_LAST_PORT = 65535
 # llama.cpp rounds a context up to this; llama_cpp's own arrays must not be shorter.
 _CONTEXT_STEP = 256
 _KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
@@ -50,6 +56,7 @@ _OURS = frozenset(
     "n_gpu_layers split_mode main_gpu tensor_split vocab_only use_mmap use_mlock flash_attn"
     " offload_kqv op_offload embeddings".split()
 )
+_NATIVE = frozenset({"_stack", "_model", "_ctx"})
 # Those that have another name here.
 _RENAMED = {
     "rpc_servers": "workers, or endpoints if they run already",
@@ -94,15 +101,15 @@ class Llama(ThreadedLlama):
 
     def __init__(
         self,
-        model_path: str | PurePosixPath,
+        model_path: str | PathLike[str],
         *,
         workers: Iterable[str] | None = None,
-        endpoints: Sequence[str] = (),
+        endpoints: Iterable[str] = (),
         n_ctx: int | str | None = None,
         n_ubatch: int | None = None,
         kv_type: str | None = None,
         msa: str | None = None,
-        template: str | PurePosixPath | None = None,
+        template: str | PathLike[str] | None = None,
         template_style: str | None = None,
         accept_new_host_keys: bool | None = None,
         allow_public: bool | None = None,
@@ -110,10 +117,12 @@ class Llama(ThreadedLlama):
         **options: Any,
     ) -> None:
         _check_options(options)
+        endpoints = tuple(map(_endpoint, _listed(endpoints)))
+        self._native: dict[str, Any] = {}
         self._arguments = {
             "model_path": str(model_path),
             "workers": None if workers is None else tuple(_listed(workers)),
-            "endpoints": tuple(endpoints),
+            "endpoints": endpoints,
             "n_ctx": n_ctx,
             "n_ubatch": n_ubatch,
             "kv_type": kv_type,
@@ -132,10 +141,15 @@ class Llama(ThreadedLlama):
         self._give_up = False
         self.stop_asked = threading.Event()
         self._turn, self._changes = threading.RLock(), 0
-        Steps(self._start(flags, tuple(endpoints), options)).result(on_event)
+        Steps(self._start(flags, endpoints, options)).result(on_event)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NATIVE:
+            self._native[name] = value  # what frees them must not hold the whole model
+        super().__setattr__(name, value)
 
     @classmethod
-    def from_pretrained(  # noqa: PLR0913 - llama_cpp's arguments
+    def from_pretrained(
         cls,
         repo_id: str,
         filename: str | None = None,
@@ -209,7 +223,7 @@ class Llama(ThreadedLlama):
             group.stop()
             world.close()
             raise
-        held = Resources(world, group, self._engine, ENGINE.library, held=vars(self), msa=msa)
+        held = Resources(world, group, self._engine, ENGINE.library, held=self._native, msa=msa)
         self._finalizer = weakref.finalize(self, held.close)
         try:
             yield from self._load(plan, chosen, options)
@@ -296,6 +310,13 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _listed(workers: Iterable[str]) -> Iterable[str]:
     return (workers,) if isinstance(workers, str) else workers
+
+
+def _endpoint(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
+        raise WorkerAddressError(text, reason="write it as address:port, such as 10.20.20.2:50052")
+    return text
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:

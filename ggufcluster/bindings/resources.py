@@ -29,7 +29,7 @@ class Resources:
         group: The workers.
         thread: Where the engine runs.
         library: The engine.
-        held: The attributes of the model: `_stack`, `_model` and `_ctx` appear there.
+        held: Where `_stack`, `_model` and `_ctx` of the model appear.
         msa: Path and index type of sparse attention, None for a model without.
     """
 
