@@ -150,10 +150,11 @@ def _finish(finish: str, message: dict[str, Any]) -> str:
 
 def _with_function_call(answer: dict[str, Any], part: str) -> dict[str, Any]:
     """Give the first call also in the form that came before tools, to whom asked in it."""
-    found = answer["choices"][0][part]
+    choice = answer["choices"][0]
+    found = choice[part]
     calls = [call for call in found.get("tool_calls", ()) if call.get("index", 0) == 0]
     if calls:
-        found["function_call"] = calls[0]["function"]
+        choice[part] = {**found, "function_call": calls[0]["function"]}
     return answer
 
 
