@@ -225,25 +225,21 @@ def _with_shares(piece: dict[str, Any], shares: dict[str, Any]) -> dict[str, Any
 def test_functions_are_called_in_their_own_form() -> None:
     """Who asks with functions finds the first call as one, too; its result is that of a tool."""
     function = CALL["function"]
-    for stream in (False, True):
-        for old, kind in ((True, "functions"), (False, "tools")):
-            found = ask(FakeLlama("CALL"), stream=stream, **{kind: [{"name": "f"}]})
-            told = (
-                [part["choices"][0]["delta"] for part in found]
-                if stream
-                else [found["choices"][0]["message"]]
-            )
-            calls = [one.get("function_call") for one in told if "tool_calls" in one]
-            assert calls == [function if old else None]
+    asked: Any = {"functions": [{"name": "f"}]}
+    message = ask(FakeLlama("CALL"), **asked)["choices"][0]["message"]
+    assert (message["function_call"], message["tool_calls"]) == (function, [CALL])
+    parts = [part["choices"][0]["delta"] for part in ask(FakeLlama("CALL"), stream=True, **asked)]
+    assert parts[1] == {"tool_calls": [CALL], "function_call": function}
+    assert parts[2] == {}
 
     past = [
         *MESSAGES,
         {"role": "assistant", "content": None, "function_call": function},
         {"role": "function", "name": "f", "content": "sunny"},
     ]
-    asked = request_body(past, {}, functions=[{"name": "f"}])["messages"]
-    assert asked[:-2] == MESSAGES
-    call, result = asked[-2:]
+    told = request_body(past, {}, **asked)["messages"]
+    assert told[:-2] == MESSAGES
+    call, result = told[-2:]
     assert [one["function"] for one in call["tool_calls"]] == [function]
     assert "function_call" not in call
     assert (result["role"], result["tool_call_id"]) == ("tool", call["tool_calls"][0]["id"])
