@@ -156,13 +156,15 @@ async def main():
             await anext(left)
         except Exception as error:
             told = type(error).__name__
+        before = llama.model._changes  # each text is one
         texts = asyncio.ensure_future(llama.create_embedding(["word"] * 100_000))
         await asyncio.sleep(0.1)
         texts.cancel()
         given_up = (await asyncio.gather(texts, return_exceptions=True))[0]
+        embedded = llama.model._changes - before
         last = await llama.create_completion("Paris", stream=True, max_tokens=500)
         await anext(last)
-    report(same=alone == after, told=told, given_up=type(given_up).__name__)
+    report(same=alone == after, told=told, given_up=type(given_up).__name__, embedded=embedded)
 
 asyncio.run(main())
 """
@@ -170,4 +172,5 @@ asyncio.run(main())
     assert found["same"] is True
     assert found["told"] == "ModelCallError"
     assert found["given_up"] == "CancelledError"
+    assert found["embedded"] < 100_000
     assert found["stderr"] == ""
