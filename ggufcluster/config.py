@@ -42,13 +42,26 @@ class Setting:
         """Name of the environment variable: ``head.port`` is GGUFCLUSTER_HEAD_PORT."""
         return _PREFIX + self.key.replace(".", "_").upper()
 
+    @property
+    def option(self) -> str:
+        """Name on the command line: ``head.port`` is --port."""
+        if self.key == "workers.hosts":
+            return "--worker"
+        return "--" + self.argument.replace("_", "-")
+
+    @property
+    def argument(self) -> str:
+        """Name as a keyword argument in Python: ``head.port`` is port."""
+        return "workers" if self.key == "workers.hosts" else self.key.rpartition(".")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A merged setting and where it came from."""
+    """A merged setting, where it came from, and what to correct there if it is wrong."""
 
     value: Any
     origin: str
+    place: str
 
 
 class Settings:
@@ -63,6 +76,13 @@ class Settings:
     def origin(self, key: str) -> str:
         """Return where the value of `key` came from, in words."""
         return self._values[key].origin
+
+    def place(self, key: str) -> str:
+        """Return what to correct to change `key`: an option, a variable, or a line of a file.
+
+        What is no key of a setting stays what it is.
+        """
+        return self._values[key].place if key in self._values else key
 
     def items(self) -> list[tuple[str, Value]]:
         """Return key and merged value of every setting, in the order of the table."""
@@ -176,33 +196,39 @@ def load_settings(
     *,
     folder: Path,
     flags: Mapping[str, Any] | None = None,
-    origin: str = "command line",
+    name_of: Callable[[Setting], str] | None = None,
 ) -> Settings:
     """Merge every source of settings.
 
     Args:
         env: Environment variables.
         folder: Current folder, where ``ggufcluster.toml`` may lie.
-        flags: Settings given with the call, by key; None values count as not given.
-        origin: Where those were given, for messages.
+        flags: Settings given by the caller, by key; None values count as not given.
+        name_of: What a person writes to give one; None for an option of a command.
 
     Raises:
         ConfigError: A file is malformed, or a setting is unknown or has a wrong value.
     """
-    merged = {setting.key: Value(setting.default, "default") for setting in SETTINGS}
+    merged = {setting.key: Value(setting.default, "default", setting.key) for setting in SETTINGS}
     user_file = Path(env.get("GGUFCLUSTER_CONFIG") or paths_from_env(env).config / "config.toml")
     if env.get("GGUFCLUSTER_CONFIG") and not user_file.is_file():
         raise ConfigError("no such file", source=f"GGUFCLUSTER_CONFIG={user_file}")
     for file in (user_file, folder / LOCAL_FILE):
         if file.is_file():
-            merged |= _read_all(_flatten(_parse(file), source=str(file)), origin=str(file))
+            found = _flatten(_parse(file), source=str(file))
+            merged |= _read_all(found, str(file), _line_of(file))
     _refuse_slips(env)
     for setting in SETTINGS:
         if setting.variable in env:
             value = _read(setting, env[setting.variable], source=setting.variable)
-            merged[setting.key] = Value(value, setting.variable)
+            merged[setting.key] = Value(value, setting.variable, setting.variable)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    return Settings(merged | _read_all(given, origin=origin))
+    place_of = name_of or (lambda setting: setting.option)
+    return Settings(merged | _read_all(given, "arguments" if name_of else "command line", place_of))
+
+
+def _line_of(file: Path) -> Callable[[Setting], str]:
+    return lambda setting: f"{file}, {setting.key}"
 
 
 def _parse(file: Path) -> dict[str, Any]:
@@ -244,11 +270,14 @@ def _nearest(name: str, known: Iterable[str], *, cutoff: float) -> str:
     return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
-def _read_all(given: Mapping[str, Any], *, origin: str) -> dict[str, Value]:
-    return {
-        key: Value(_read(_BY_KEY[key], value, source=f"{origin}, {key}"), origin)
-        for key, value in given.items()
-    }
+def _read_all(
+    given: Mapping[str, Any], origin: str, place_of: Callable[[Setting], str]
+) -> dict[str, Value]:
+    merged = {}
+    for key, value in given.items():
+        place = place_of(_BY_KEY[key])
+        merged[key] = Value(_read(_BY_KEY[key], value, source=place), origin, place)
+    return merged
 
 
 def _read(setting: Setting, value: Any, *, source: str) -> Any:

@@ -21,6 +21,7 @@ from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
 from ggufcluster.core.wish import Wish
 from ggufcluster.core.worker_address import SshWorker, parse_worker
+from ggufcluster.errors import ConfigError
 from ggufcluster.hub_wiring import open_hub
 from ggufcluster.workflows.build import BuildRequest, build_engine
 from ggufcluster.workflows.deploy import deploy_engine, worker_paths
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.adapters.hub import Hub
     from ggufcluster.adapters.remote import FarRemote, Remote
-    from ggufcluster.config import Settings
+    from ggufcluster.config import Setting, Settings
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import WorkerAddress
@@ -123,10 +124,13 @@ class World:
 
 @contextmanager
 def world(settings: Settings) -> Iterator[World]:
-    """Open a `World` and close it again."""
+    """Open a `World` and close it again; a setting that is wrong is told as it was written."""
     opened = World(settings)
     try:
         yield opened
+    except ConfigError as error:
+        error.move(settings.place(error.source))
+        raise
     finally:
         opened.close()
 
@@ -264,9 +268,14 @@ def wish_of(settings: Settings, *, extra: tuple[str, ...]) -> Wish:
     )
 
 
-def settings_of(flags: Mapping[str, object], *, origin: str = "command line") -> Settings:
-    """Merge the settings of every source with flags, given at `origin`; None is not given."""
-    return load_settings(os.environ, folder=Path.cwd(), flags=flags, origin=origin)
+def settings_of(
+    flags: Mapping[str, object], *, name_of: Callable[[Setting], str] | None = None
+) -> Settings:
+    """Merge the settings of every source with flags; None counts as not given.
+
+    In errors a flag is called what `name_of` says; an option of a command if that is None.
+    """
+    return load_settings(os.environ, folder=Path.cwd(), flags=flags, name_of=name_of)
 
 
 def _path(text: str | None) -> Path | None:

@@ -30,7 +30,7 @@ _ALLOWED: dict[str, set[str]] = {
     "config": {"errors", "core"},
     "workflows": {"errors", "core", "adapters", "workflows", "resources"},
     "testing": {"errors", "core", "adapters", "testing"},
-    "hub_wiring": {"adapters"},
+    "hub_wiring": {"errors", "adapters"},
     "wiring": {"errors", "core", "adapters", "workflows", "config", "hub_wiring"},
     "cli": {
         *("errors", "core", "workflows", "config", "resources", "cli", "__init__"),

@@ -195,10 +195,45 @@ def test_variables_of_the_engine_are_left_alone(tmp_path: Path, name: str) -> No
     assert load(tmp_path, {f"GGUFCLUSTER_{name}": "1"})["msa"] == "auto"
 
 
-def test_a_bad_flag_is_named(tmp_path: Path) -> None:
-    """The error says that it was given on the command line."""
-    with pytest.raises(ConfigError, match="command line, ctx: must be between"):
-        load(tmp_path, flags={"ctx": 1})
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"ctx": 1}, "--ctx: must be between"),
+        ({"head.port": 0}, "--port: must be between 1 and 65535 (got 0)"),
+        ({"workers.hosts": 3}, "--worker: must be a list"),
+        ({"template_style": "odd"}, "--template-style: must be one of"),
+    ],
+)
+def test_a_bad_flag_is_called_what_was_typed(
+    tmp_path: Path, flags: dict[str, Any], says: str
+) -> None:
+    """The error names the option, not the setting that it stands for."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, flags=flags)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_bad_argument_is_called_what_was_written(tmp_path: Path) -> None:
+    """From Python the error names the keyword argument."""
+    env = {"HOME": str(tmp_path)}
+    flags = {"head.port": 0}
+    with pytest.raises(ConfigError, match=r"^port: must be between"):
+        load_settings(env, folder=tmp_path, flags=flags, name_of=lambda one: one.argument)
+
+
+def test_each_setting_knows_where_it_can_be_corrected(tmp_path: Path) -> None:
+    """A later complaint is led to the option, the variable or the line of a file."""
+    file = write(tmp_path / "here/ggufcluster.toml", "ubatch = 64\n[head]\nport = 2\nhost = '::1'")
+    settings = load(tmp_path, {"GGUFCLUSTER_HEAD_PORT": "3"}, {"workers.hosts": ("local",)})
+    keys = ("workers.hosts", "head.port", "head.host", "ubatch", "ctx", "/a/file")
+    assert [settings.place(key) for key in keys] == [
+        "--worker",
+        "GGUFCLUSTER_HEAD_PORT",
+        f"{file}, head.host",
+        f"{file}, ubatch",
+        "ctx",
+        "/a/file",
+    ]
 
 
 def test_variables_are_named_after_keys() -> None:

@@ -194,12 +194,7 @@ class Fetch:
     def _mend(self, claim: Claim, error: TransferError, url: str) -> None:
         address = self.files[claim.file].address
         pause = backoff_seconds(claim.attempts, chance=random.random()) * self._policy.pause  # noqa: S311
-        match remedy(
-            error.status,
-            wait=error.wait,
-            attempts=claim.attempts,
-            limit=self._policy.attempts,
-        ):
+        match remedy(error.status, wait=error.wait, attempts=claim.attempts, policy=self._policy):
             case Remedy.REPEAT:
                 self._stop.wait(pause)
             case Remedy.WAIT:

@@ -42,9 +42,13 @@ class FileLock:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             with os.fdopen(descriptor) as file:
                 return file.read() or "an unnamed process"
+        except OSError as error:
+            os.close(descriptor)
+            error.filename = str(self._path)
+            raise
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} ({purpose})".encode())
         self._descriptor = descriptor
@@ -117,8 +121,16 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 def free_bytes(path: Path) -> int:
     """Return the free space where `path` is or would be."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(_existing(path)).free
+
+
+def is_same_disk(one: Path, other: Path) -> bool:
+    """Tell whether two folders are or would be on one file system, so that files can be renamed."""
+    return _existing(one).stat().st_dev == _existing(other).stat().st_dev
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def require_space(path: Path, need: int) -> None:

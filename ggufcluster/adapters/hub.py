@@ -17,10 +17,11 @@ from huggingface_hub import errors as hub_errors
 
 from ggufcluster.adapters.http.body import words_of
 from ggufcluster.core.download.listing import Digest, Listing, PublishedFile
-from ggufcluster.core.http_answers import host_of, wait_seconds
+from ggufcluster.core.http_answers import host_of, wait_seconds, wait_text
 from ggufcluster.core.secret import Secret
 from ggufcluster.errors import (
     AccessDeniedError,
+    ConfigError,
     OfflineError,
     RemoteChangedError,
     RepositoryMissingError,
@@ -31,6 +32,7 @@ from ggufcluster.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_DEFAULT_ENDPOINT = "https://huggingface.co"
 _TIMEOUT = 15.0
 _TRIES = 5
 _MOST_WAIT = 300.0
@@ -82,8 +84,11 @@ class HuggingFaceHub:
         token: Secret | None = None,
         cache: Path | None = None,
     ) -> None:
-        self._endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        # A variable that is set to nothing is none.
+        self._endpoint = (endpoint or constants.ENDPOINT or _DEFAULT_ENDPOINT).rstrip("/")
         found = None if token else huggingface_hub.get_token()
+        if found and not (found.isascii() and found.isprintable()):
+            raise ConfigError("has characters that no token has", source="HF_TOKEN")
         self._token = token or (Secret(found) if found else None)
         self._cache = cache or Path(constants.HF_HUB_CACHE)
         self._api = huggingface_hub.HfApi(
@@ -201,7 +206,7 @@ class HuggingFaceHub:
         except hub_errors.OfflineModeIsEnabled as error:
             raise OfflineError("HF_HUB_OFFLINE is set", where=repository) from error
         except hub_errors.HfHubHTTPError as error:
-            raise self._refusal(error, repository) from error
+            raise self._refusal(error, repository, revision) from error
         except (OSError, ValueError, hub_errors.HFValidationError) as error:
             raise TransferError(_first_line(error), where=host_of(self.endpoint)) from error
         except Exception as error:
@@ -211,19 +216,24 @@ class HuggingFaceHub:
             raise TransferError(_first_line(error), where=host_of(self.endpoint)) from error
 
     def _refusal(
-        self, error: hub_errors.HfHubHTTPError, repository: str
-    ) -> AccessDeniedError | TransferError:
+        self, error: hub_errors.HfHubHTTPError, repository: str, revision: str
+    ) -> AccessDeniedError | RepositoryMissingError | TransferError:
         answer = error.response
         status = answer.status_code
         if status in {401, 403}:
             reason = "the token is refused" if self.token else "it wants a token"
             return AccessDeniedError(f"{reason} ({status})", where=repository, gated=False)
+        if status == 404 and not isinstance(error, hub_errors.EntryNotFoundError):
+            # A mirror need not tell a wrong name from a wrong revision.
+            reason = f"is not on {host_of(self.endpoint)}, or has no revision {revision}"
+            return RepositoryMissingError(reason, where=repository)
         headers = {name.lower(): value for name, value in answer.headers.items()}
+        wait = wait_seconds(headers, now=time.time())
         return TransferError(
-            f"answered {status} for {repository}",
+            f"answered {status} for {repository}{wait_text(wait)}",
             where=host_of(self.endpoint),
             status=status,
-            wait=wait_seconds(headers, now=time.time()),
+            wait=wait,
         )
 
 

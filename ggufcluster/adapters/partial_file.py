@@ -57,6 +57,13 @@ class PartialFile:
             return self._there.count()
 
     @property
+    def kept(self) -> int:
+        """How many bytes the next run will find: those that the note names."""
+        if self._is_sealed:
+            return self.published.size
+        return Extents(usable_spans(self.path, self.published)).count()
+
+    @property
     def prefix(self) -> int:
         """How many bytes are there from the beginning without a gap."""
         with self._lock:

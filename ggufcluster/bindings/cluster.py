@@ -180,7 +180,7 @@ class Cluster:
 
     @classmethod
     def _bring_up(cls, flags: dict[str, object], extra: tuple[str, ...]) -> Workflow[Self]:
-        settings = settings_of(flags, origin="Cluster.up")
+        settings = settings_of(flags, name_of=lambda setting: setting.argument)
         wish = wish_of(settings, extra=extra)
         with world(settings) as outside:
             before = outside.store.load()

@@ -198,7 +198,7 @@ class Llama(ThreadedLlama):
     def _start(
         self, flags: dict[str, object], endpoints: tuple[str, ...], options: dict[str, Any]
     ) -> Workflow[None]:
-        settings = settings_of(flags, origin="Llama")
+        settings = settings_of(flags, name_of=lambda s: _SETTINGS.get(s.argument, s.argument))
         wish = wish_of(settings, extra=())
         require_fresh(endpoints, ENGINE.library)
         world = World(settings)

@@ -94,9 +94,10 @@ def download(
         return
     for path in done.files:
         output.line(str(path))
-    if done.first and not quiet:
-        output.heading("Start it:")
-        output.line(f"  ggufcluster up --model {shlex.quote(str(done.first))}")
+    if done.models and not quiet:
+        output.heading("Start it:" if len(done.models) == 1 else "Start one of them:")
+        for first in done.models:
+            output.line(f"  ggufcluster up --model {shlex.quote(str(first))}")
 
 
 def models(
@@ -188,7 +189,7 @@ def _request(
     from ggufcluster.workflows.download import DownloadRequest
 
     if quant and include:
-        raise ConfigError("--quant and --include exclude each other", source="command line")
+        raise ConfigError("exclude each other", source="--quant and --include")
     try:
         require_repository_name(repository)
     except ValueError as error:
@@ -211,7 +212,8 @@ def _settings_with_workers(flags: dict[str, object]) -> Settings:
 
     settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
     if not settings["workers.hosts"]:
-        raise ConfigError("--to-workers without any worker", source="workers.hosts")
+        reason = "no worker is named, neither with --worker nor in the settings"
+        raise ConfigError(reason, source="--to-workers")
     return settings
 
 
@@ -236,7 +238,8 @@ def _report(done: Downloaded) -> dict[str, object]:
         "repository": done.repository,
         "commit": done.commit,
         "files": [str(path) for path in done.files],
-        "first": str(done.first) if done.first else None,
+        "first": str(done.models[0]) if done.models else None,
+        "models": [str(path) for path in done.models],
         "fetched_bytes": done.fetched,
         "linked": [str(path) for path in done.linked],
     }

@@ -21,6 +21,8 @@ def _config(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.ConfigError)
     if error.source.startswith(("command line", "after --", "--", "FILE", "chat", "logs")):
         return "see that command's --help"
+    if error.source.startswith("HF_"):
+        return "correct that variable, or leave it unset"
     # `ggufcluster config` reads them, too, and would only say the same.
     if error.source.startswith("GGUFCLUSTER_") or ".toml" in error.source:
         return "correct it there; ggufcluster/example.toml shows every setting"

@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 
 def graft_indexer(
-    model: Annotated[Path, typer.Argument(metavar="FILE", help="Any file of the GGUF set.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Any file of the set, or its folder.")
+    ],
     *,
     original: Annotated[
         str | None,

@@ -45,6 +45,8 @@ def show(output: Output, found: Outlook, *, as_json: bool) -> None:
     if found.expectation is not None:
         output.heading("Bounds for one request: real runs stay below")
         output.table(("of", "tokens/s", "what binds"), _bounds(found.expectation))
+        for line in textwrap.wrap(_lacking(found.expectation), _WIDTH, break_on_hyphens=False):
+            output.line(line)
     output.heading("Why")
     for reason in reasons(plan):
         _bullet(output, reason)
@@ -149,11 +151,23 @@ def _bounds(expectation: Expectation) -> list[tuple[str, str, str]]:
 
 def _bound(bound: Bound) -> tuple[str, str]:
     rate = bound.tokens_per_second
-    unknown = "no figures for " + ", ".join(bound.unknown)
     if rate is None:
-        return "unknown", unknown
+        return "unknown", "-"
     shown = f"{rate:,.{0 if rate >= _ROUND else 1}f}"
-    return f"< {shown}", bound.binds + (f"; {unknown}" if bound.unknown else "")
+    return f"< {shown}", bound.binds + (" (not all is known)" if bound.unknown else "")
+
+
+def _lacking(expectation: Expectation) -> str:
+    """Say once what the bounds leave out: the hosts of each kind of part without figures."""
+    bounds = (expectation.decode, expectation.decode_full, expectation.prefill)
+    hosts: dict[str, dict[str, None]] = {}
+    for lack in (lack for bound in bounds for lack in bound.unknown):
+        hosts.setdefault(lack.what, {})[lack.host] = None
+    joined = {what: ", ".join(names) for what, names in hosts.items()}
+    groups = [
+        f"{what} {'to' if what == 'link' else 'of'} {names}" for what, names in joined.items()
+    ]
+    return f"Not counted for want of figures: {'; '.join(groups)}" if groups else ""
 
 
 def _bullet(output: Output, text: str) -> None:

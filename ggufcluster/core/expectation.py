@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """What has no figures: the processor (or GPU) of a host, or the link to it."""
+
+    what: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """An upper bound.
 
     Attributes:
         tokens_per_second: No run is faster; None if nothing is known to bound it.
         binds: What takes most of the time, in words.
-        unknown: What could not be counted, in words; the bound holds all the same.
+        unknown: What could not be counted; the bound holds all the same.
     """
 
     tokens_per_second: float | None
     binds: str
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[Lack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +63,11 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Seconds that something takes; None if unknown."""
+    """Seconds that something takes; None, with what there are no figures of, if unknown."""
 
     what: str
     seconds: float | None
+    lack: Lack
 
 
 def expect(plan: Plan, *, links: Mapping[str, float]) -> Expectation | None:
@@ -144,7 +153,8 @@ def _prefill(plan: Plan, active: list[float]) -> list[_Part]:
             continue
         head = model.output_bytes if share.last == model.layers - 1 else 0
         seconds = (weights - head) * per_byte * tokens / chip.operations
-        busy = _Part(f"arithmetic of {share.device.name} on {share.device.host}", seconds)
+        what = f"arithmetic of {share.device.name} on {share.device.host}"
+        busy = _Part(what, seconds, read.lack)
         parts.append(max(read, busy, key=lambda part: part.seconds or 0.0))
     return parts
 
@@ -170,7 +180,8 @@ def _operations_per_byte(plan: Plan) -> float:
 def _memory_part(share: Share, size: float) -> _Part:
     chip = chip_of(share.device.chip)
     what = f"memory of {share.device.name} on {share.device.host}"
-    return _Part(what, size / chip.bandwidth if chip else None)
+    lack = Lack(share.device.chip or "processor", share.device.host)
+    return _Part(what, size / chip.bandwidth if chip else None, lack)
 
 
 def _crossings(plan: Plan, links: Mapping[str, float], tokens: int) -> list[_Part]:
@@ -190,7 +201,8 @@ def _crossings(plan: Plan, links: Mapping[str, float], tokens: int) -> list[_Par
         values = network.width * tokens + (network.vocabulary if last else network.width * tokens)
         rate = links.get(share.device.host, 0.0)
         seconds = values * F32 / rate if rate else None
-        parts.append(_Part(f"the link to {share.device.host}", seconds))
+        host = share.device.host
+        parts.append(_Part(f"the link to {host}", seconds, Lack("link", host)))
     return parts
 
 
@@ -210,6 +222,6 @@ def _overlapped(parts: list[_Part], tokens: int, *, pipelined: bool) -> Bound:
 
 
 def _bound(parts: list[_Part], known: list[_Part], rate: float | None) -> Bound:
-    unknown = tuple(part.what for part in parts if part.seconds is None)
+    unknown = tuple(dict.fromkeys(part.lack for part in parts if part.seconds is None))
     most = max(known, key=lambda part: part.seconds or 0.0, default=None)
     return Bound(rate, most.what if most and rate else "nothing that is known", unknown)

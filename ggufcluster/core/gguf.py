@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAGIC = b"GGUF"
+_POINTER = b"version https://git-lfs"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
@@ -224,6 +225,15 @@ def _extent(
     return end
 
 
+def _what_else(begin: bytes, cursor: Cursor) -> str:
+    """Say what a file is that does not begin as a GGUF file does."""
+    if not begin:
+        return "is empty, no GGUF file"
+    if (begin + cursor.take_at_most(len(_POINTER))).startswith(_POINTER):
+        return "is a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"
+    return f"not a GGUF file, it begins with {repr(begin)[1:]}"
+
+
 class _HeaderReader:
     """Reads the parts of a header one after the other and checks each number before it acts."""
 
@@ -238,7 +248,7 @@ class _HeaderReader:
     def preamble(self, path: str | None) -> tuple[int, int, int]:
         cursor = self.cursor
         if (magic := cursor.take_at_most(len(MAGIC))) != MAGIC:
-            raise NotGgufError(f"not a GGUF file, it begins with {repr(magic)[1:]}", path=path)
+            raise NotGgufError(_what_else(magic, cursor), path=path)
         version = cursor.number("I")
         if version & 0xFFFF == 0:
             cursor.refuse("big-endian GGUF files are not supported")

@@ -9,6 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
+from ggufcluster.core.units import seconds_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -51,6 +53,11 @@ def wait_seconds(headers: Mapping[str, str], *, now: float) -> float | None:
     # The hub sends RateLimit on every answer; it asks to wait only when nothing is left.
     found = _RATE_LIMIT.search(headers.get("ratelimit", ""))
     return float(found[2]) if found and found[1] == "0" else None
+
+
+def wait_text(seconds: float | None) -> str:
+    """Say how long a server asks to wait, to be added to what it answered."""
+    return f", to be asked again in {seconds_text(seconds)}" if seconds else ""
 
 
 def expiry(url: str) -> float | None:

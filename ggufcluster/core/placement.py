@@ -171,7 +171,7 @@ def check_count(name: str, layers: int, devices: int) -> None:
     """
     if devices > layers:
         reason = f"{devices} devices for the {layers} layers of {name}; name fewer"
-        raise ConfigError(reason, source="workers")
+        raise ConfigError(reason, source="workers.hosts")
 
 
 def _check_head(split: _Split, head: Device | None, *, what: str) -> None:

@@ -74,7 +74,7 @@ def make_plan(
     """
     if len(endpoints) > MOST_WORKERS:
         reason = f"{len(endpoints)} workers; llama.cpp takes at most {MOST_WORKERS}"
-        raise ConfigError(reason, source="workers")
+        raise ConfigError(reason, source="workers.hosts")
     family = family_of(model.architecture)
     has_msa = family.sparse and model.has_indexer
     used = tuple(devices) or ((head,) if head else ())

@@ -43,9 +43,15 @@ def _starts(plan: Plan) -> Iterator[str]:
     for before, share in pairwise(shares):
         yield (
             f"layer {share.first} starts on {share.device.host} ({share.device.name}) because"
-            f" layers {before.first}-{before.last} fill {_filled(before)} of"
-            f" {before.device.host} and {share.first}-{share.last} fill {_filled(share)} of it"
+            f" {_layers(before)} {_filled(before)} of"
+            f" {before.device.host} and {_layers(share)} {_filled(share)} of it"
         )
+
+
+def _layers(share: Share) -> str:
+    if share.first == share.last:
+        return f"layer {share.first} fills"
+    return f"layers {share.first}-{share.last} fill"
 
 
 def _filled(share: Share) -> str:

@@ -129,6 +129,11 @@ class ConfigError(GgufClusterError):
         self.reason = reason
         self.source = source
 
+    def move(self, source: str) -> None:
+        """Name another place to correct it."""
+        self.args = (f"{source}: {self.reason}",)
+        self.source = source
+
 
 class LocalFileError(GgufClusterError):
     """A file or folder of this machine cannot be read or written."""

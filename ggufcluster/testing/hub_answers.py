@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _TRICKLE_SECONDS = 0.05
-_INFO = re.compile(r"/api/models/([^/]+/[^/]+?)(?:/revision/([^/]+))?$")
+_INFO = re.compile(r"/api/models/([^/]+/[^/]+?)(?:/revision/(.+))?$")
 _RESOLVE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)$")
 _STORED = re.compile(r"/([^/]+/[^/]+)/([^/]+)/(.+)$")
 
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = _asked_range(self.headers.get("Range"), size)
         if kind == "whole" or "Range" not in self.headers:
             start, end = 0, size
-        if start >= size > 0 or start > size:
+        if start >= size and "Range" in self.headers and kind != "whole":
             self.answer(416, {"Content-Range": f"bytes */{size}"})
             return
         shift = 1 if kind == "shifted" else 0

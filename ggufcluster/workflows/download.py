@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ggufcluster.adapters import files
 from ggufcluster.adapters.http import RangeClient
 from ggufcluster.adapters.partial_file import hash_file, read_note, usable_spans
-from ggufcluster.core.download.choice import choose, first_shard
+from ggufcluster.core.download.choice import choose, first_shards
 from ggufcluster.core.download.extents import Extents
 from ggufcluster.core.download.listing import require_safe
 from ggufcluster.core.download.policy import FetchPolicy
@@ -17,6 +17,8 @@ from ggufcluster.core.gguf import read_header
 from ggufcluster.core.model import shard_names
 from ggufcluster.core.units import MIB, size_text
 from ggufcluster.errors import (
+    FileChoiceError,
+    LocalFileError,
     ModelFileError,
     OfflineError,
     RevisionMovedError,
@@ -25,7 +27,13 @@ from ggufcluster.errors import (
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Warned, Workflow
 from ggufcluster.workflows.fetch import fetch_all
 from ggufcluster.workflows.first_look import Addresses, look_first
-from ggufcluster.workflows.places import Place, keep_listing, kept_listing, locked
+from ggufcluster.workflows.places import (
+    Place,
+    keep_listing,
+    kept_listing,
+    kept_listings,
+    locked,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +80,7 @@ class Downloaded:
         repository: ``owner/name``.
         commit: The commit that was downloaded.
         files: Every chosen file, verified.
-        first: The file to give to ``up``, if a model is among them.
+        models: The first file of each model among them, to be given to ``up``.
         fetched: Bytes that came over the network, as far as they were new.
         linked: Files that were in the hub's cache and are linked from there.
     """
@@ -80,7 +88,7 @@ class Downloaded:
     repository: str
     commit: str
     files: tuple[Path, ...]
-    first: Path | None
+    models: tuple[Path, ...]
     fetched: int
     linked: tuple[Path, ...]
 
@@ -99,9 +107,10 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
     folder = Path(request.folder).expanduser().absolute()
     yield Started(f"Listing {request.repository}")
     listing = _listing(request, folder, hub)
-    chosen = choose(listing, quant=request.quant, include=request.include)
+    chosen = _chosen(request, folder, listing, hub)
     yield Finished(f"Listing {request.repository}", _summary(chosen, listing))
     places = _places(folder, listing, chosen)
+    _require_room_for_names(places)
     with locked(places):
         missing, linked = yield from _settle(places, request, listing, hub)
         fetched = sum(_missing_bytes(place) for place in missing)
@@ -115,12 +124,11 @@ def download(request: DownloadRequest, *, hub: Hub) -> Workflow[Downloaded]:
         _require_one_set(places)
         if not hub.is_offline:
             keep_listing(folder, listing)
-    first = first_shard(chosen)
     return Downloaded(
         repository=listing.repository,
         commit=listing.commit,
         files=tuple(place.target for place in places),
-        first=folder / first if first else None,
+        models=tuple(folder / first for first in first_shards(chosen)),
         fetched=fetched,
         linked=linked,
     )
@@ -152,8 +160,37 @@ def _listing(request: DownloadRequest, folder: Path, hub: Hub) -> Listing:
     listing = listing or hub.cached_listing(request.repository, request.revision)
     if listing is None:
         reason = f"HF_HUB_OFFLINE is set and nothing of revision {request.revision} is here"
-        raise OfflineError(reason, where=request.repository)
+        others = ", ".join(one.revision for one in kept_listings(folder, request.repository))
+        hint = f"; there are: {others}" if others else ""
+        raise OfflineError(reason + hint, where=request.repository)
     return listing
+
+
+def _chosen(
+    request: DownloadRequest, folder: Path, listing: Listing, hub: Hub
+) -> tuple[PublishedFile, ...]:
+    try:
+        return choose(listing, quant=request.quant, include=request.include)
+    except (FileChoiceError, ShardSetError) as error:
+        if not hub.is_offline or kept_listing(folder, request.repository, request.revision):
+            raise
+        # The hub's cache tells what it has, not what the repository has.
+        reason = f"HF_HUB_OFFLINE is set, and of what the hub's cache has: {error}"
+        raise OfflineError(reason, where=request.repository) from error
+
+
+def _require_room_for_names(places: Sequence[Place]) -> None:
+    """Make sure that each file can be given its name once it is whole.
+
+    Raises:
+        LocalFileError: A folder has the name, or the parts are gathered on another disk.
+    """
+    for place in places:
+        if place.target.is_dir():
+            raise LocalFileError("is a folder, where a file is to be", path=str(place.target))
+        if not files.is_same_disk(place.target.parent, place.folder):
+            reason = f"lies on another disk than {place.folder}; name it with --dir"
+            raise LocalFileError(reason, path=str(place.target.parent))
 
 
 def _summary(chosen: Sequence[PublishedFile], listing: Listing) -> str:

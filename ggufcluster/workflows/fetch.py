@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ggufcluster.adapters import files
 from ggufcluster.adapters.fetching import Fetch
 from ggufcluster.adapters.partial_file import PartialFile
-from ggufcluster.core.units import size_text
+from ggufcluster.core.units import seconds_text, size_text
 from ggufcluster.errors import ChecksumError, DiskFullError, RemoteChangedError
 from ggufcluster.workflows.events import Finished, Note, Progress, Started, Unit, Warned, Workflow
 
@@ -68,7 +68,8 @@ def _kept(partials: Sequence[PartialFile], places: Sequence[Place]) -> Iterator[
     except BaseException as error:
         total = sum(partial.published.size for partial in partials)
         done = sum(partial.done for partial in partials)
-        note = f"{size_text(done)} of {size_text(total)} are kept; repeated, it goes on from there"
+        kept = sum(partial.kept for partial in partials)
+        note = f"{size_text(kept)} of {size_text(total)} are kept; repeated, it goes on from there"
         if isinstance(error, DiskFullError):
             folder = places[0].folder
             free = files.free_bytes(folder)
@@ -146,6 +147,8 @@ class _Run:
     def _countdown(self) -> Workflow[None]:
         left = self._fetch.resume_at - time.monotonic()
         if left > 0:
+            if not self._gate:
+                yield Note(f"the server asks to wait {seconds_text(left)}")
             self._gate = max(self._gate, left)
             yield Progress(_GATE, round(self._gate - left), round(self._gate))
         elif self._gate:

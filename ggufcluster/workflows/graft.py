@@ -36,7 +36,7 @@ from ggufcluster.core.units import size_text
 from ggufcluster.errors import GraftError
 from ggufcluster.workflows.events import Finished, Progress, Started, Unit, Workflow, drain
 from ggufcluster.workflows.model_files import LocalFile, read_shards, require_files
-from ggufcluster.workflows.models import shard_paths
+from ggufcluster.workflows.models import find_model, shard_paths
 from ggufcluster.workflows.originals import Originals, Place, find_tensors, require_small
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def graft_indexer(first: Path, originals: Originals, folder: Path | None) -> Wor
     The old set is only read. The new folder appears when all of it is right.
 
     Args:
-        first: Any file of the old set.
+        first: Any file of the old set, or a folder with no other model in it.
         originals: The original model.
         folder: Folder of the new set; None puts it beside the old one.
 
@@ -98,11 +98,13 @@ def graft_indexer(first: Path, originals: Originals, folder: Path | None) -> Wor
         DiskFullError: There is too little space.
         DownloadError: The original cannot be fetched.
     """
-    plan = yield from _plan(first, originals)
-    names = new_names(plan.paths[0].name)
+    if first.is_dir():
+        first = find_model(str(first), first)
+    names = new_names(shard_paths(first)[0].name)
     folder = folder or first.with_name(names[0].rpartition("-00001-of-")[0])
     if folder.exists():
         raise GraftError("is there already", path=str(folder))
+    plan = yield from _plan(first, originals)
     require_space(folder, plan.new_bytes)
     remove_stale_partials(folder.parent)
     partial = new_partial_folder(folder)

@@ -73,7 +73,10 @@ def send_to_workers(
         HostError: A host cannot be reached, has too little space, or holds another file there.
     """
     done: dict[str, tuple[Copied, ...]] = {}
-    for address in map(parse_worker, workers):
+    wanted = [parse_worker(text) for text in workers]
+    if beside := [str(address) for address in wanted if isinstance(address, LocalWorkers)]:
+        yield Note(f"nothing sent to {', '.join(beside)}: on this machine the files are here")
+    for address in wanted:
         if isinstance(address, LocalWorkers):
             continue
         machine = survey(seams.connect(address))

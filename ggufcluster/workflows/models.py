@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ggufcluster.core.download.choice import is_model
 from ggufcluster.core.inspection import Inspection, inspect_model
 from ggufcluster.core.model import ModelFacts, shard_names
 from ggufcluster.errors import ModelMissingError
@@ -57,7 +58,7 @@ def _named(found: list[Path], folder: Path) -> str:
 
 def downloaded_models(folder: Path) -> list[Path]:
     """Return the first shard of every model under a folder; projectors of vision are none."""
-    files = (path for path in folder.rglob("*.gguf") if not path.name.startswith("mmproj"))
+    files = (path for path in folder.rglob("*.gguf") if is_model(path.name))
     return sorted(path for path in files if shard_names(path.name)[0] == path.name)
 
 

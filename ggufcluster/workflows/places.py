@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ggufcluster.core.download.listing import Listing, PublishedFile
 
 _NOTES = ".ggufcluster"
+_LISTING = ".listing"
+_COMMIT = re.compile(r"[0-9a-f]{7,40}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +141,24 @@ def keep_listing(folder: Path, listing: Listing) -> None:
 
 
 def kept_listing(folder: Path, repository: str, revision: str) -> Listing | None:
-    """Return the listing that was written down last; None if there is none."""
+    """Return the listing that was written down last; None if there is none.
+
+    A commit is also known by its first digits, whatever the name was that it was fetched by.
+    """
     with suppress(OSError):
         return read_listing(_listing_path(folder, repository, revision).read_bytes())
-    return None
+    if not _COMMIT.match(revision):
+        return None
+    known = kept_listings(folder, repository)
+    return next((one for one in known if one.commit.startswith(revision)), None)
+
+
+def kept_listings(folder: Path, repository: str) -> list[Listing]:
+    """Return what was written down of a repository, by name of the revision."""
+    pattern = f"{quote(f'{repository}@', safe='')}*{_LISTING}"
+    found = [read_listing(path.read_bytes()) for path in sorted((folder / _NOTES).glob(pattern))]
+    return [listing for listing in found if listing is not None]
 
 
 def _listing_path(folder: Path, repository: str, revision: str) -> Path:
-    return folder / _NOTES / f"{quote(f'{repository}@{revision}', safe='')}.listing"
+    return folder / _NOTES / f"{quote(f'{repository}@{revision}', safe='')}{_LISTING}"

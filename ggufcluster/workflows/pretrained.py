@@ -47,9 +47,9 @@ def bring_model(
     done = yield from download(DownloadRequest(repository, folder, include=first), hub=hub)
     for name in others:
         yield from download(DownloadRequest(repository, folder, include=name), hub=hub)
-    if done.first is None:
+    if not done.models:
         raise FileChoiceError(f"{first!r} is no model", where=repository, choices=())
-    return done.first
+    return done.models[0]
 
 
 def _whole_set(name: str | None) -> str | None:

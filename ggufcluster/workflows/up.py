@@ -149,7 +149,8 @@ class Up:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 reason = f"cannot listen on {address}: {error.strerror}"
-                raise ConfigError(reason, source="head.host and head.port") from error
+                key = "head.port" if error.errno == errno.EACCES else "head.host"
+                raise ConfigError(reason, source=key) from error
             listing = head.remote.run(holder_command(self.wish.port), timeout=_SHORT, check=False)
             raise PortTakenError(address, holder=holder(listing.stdout)) from error
 

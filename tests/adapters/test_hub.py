@@ -11,7 +11,13 @@ import pytest
 from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.core.download.listing import Digest, PublishedFile
 from ggufcluster.core.secret import Secret
-from ggufcluster.errors import AccessDeniedError, RemoteChangedError, TransferError
+from ggufcluster.errors import (
+    AccessDeniedError,
+    ConfigError,
+    RemoteChangedError,
+    RepositoryMissingError,
+    TransferError,
+)
 from ggufcluster.testing import Fault, HubServer
 
 if TYPE_CHECKING:
@@ -83,6 +89,29 @@ def test_refusals_are_told_apart(server: HubServer, hub: HuggingFaceHub) -> None
     with pytest.raises(AccessDeniedError) as gated:
         hub.address(listing, file)
     assert (refused.value.gated, gated.value.gated, broken.value.status) == (False, True, 500)
+
+
+def test_a_mirror_that_only_says_not_found(server: HubServer, hub: HuggingFaceHub) -> None:
+    """Without the hub's own words, name and revision are both told, and it is not asked again."""
+    server.fail(Fault("status", origin="hub", status=404, times=None))
+    with pytest.raises(RepositoryMissingError, match="or has no revision v9"):
+        hub.listing(REPO, "v9")
+    assert len([one for one in server.asked if "/revision/" in one.path]) == 1
+
+
+def test_a_revision_may_have_a_path(server: HubServer, hub: HuggingFaceHub) -> None:
+    """Such as the head of a pull request."""
+    commit = server.publish(REPO, {"a.gguf": b"x"}, revision="refs/pr/1")
+    assert hub.listing(REPO, "refs/pr/1").commit == commit
+
+
+def test_a_token_that_can_be_none_is_refused_at_once(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request could carry it, and it is shown nowhere."""
+    monkeypatch.setenv("HF_TOKEN", "hf_t\N{LATIN SMALL LETTER O WITH DIAERESIS}ken")
+    with pytest.raises(ConfigError, match=r"^HF_TOKEN: has characters that no token has$"):
+        HuggingFaceHub(endpoint=server.root, cache=tmp_path)
 
 
 def test_a_hub_that_is_busy_is_asked_again(

@@ -183,7 +183,7 @@ def test_arguments_of_llama_cpp_are_taken_or_named(programs: Programs) -> None:
     assert "general.type" in found["told"][1][1]
     assert "workers" in found["told"][2][1]
     assert "n_ubatch" in found["told"][3][1]
-    assert found["told"][4][1].startswith("Llama, ctx: ")
+    assert found["told"][4][1].startswith("n_ctx: ")
     assert "address:port" in found["told"][5][1]
     assert found["stderr"] == ""
 

@@ -171,6 +171,39 @@ def test_a_bad_setting_is_named(
     assert "GGUFCLUSTER_HEAD_PORT" in capsys.readouterr().err
 
 
+def test_what_errors_call_an_option_is_one() -> None:
+    """Every setting but the one that only a file has is an option of `up` by that name."""
+    up = typer.main.get_command(app).commands["up"]  # type: ignore[attr-defined]
+    options = {name for parameter in up.params for name in parameter.opts}
+    file_only = {"msa_index_type", "workers.ready_seconds", "head.stall_seconds"}
+    assert {one.key for one in SETTINGS if one.option not in options} == file_only
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "says"),
+    [
+        (("--port", "0"), "", "error: --port: must be between"),
+        (("-w", "local:9"), "", "error: --worker: 9 devices for the 8 layers"),
+        ((), "workers.hosts = ['local:9']", "ggufcluster.toml, workers.hosts: 9 devices"),
+        (("--template", "t", "--template-style", "own"), "", "error: --template-style: "),
+        (("--template", "t"), "template_style = 'own'", "ggufcluster.toml, template_style: "),
+    ],
+)
+def test_what_is_wrong_is_called_what_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    toys: dict[str, Path],
+    words: tuple[str, ...],
+    file: str,
+    says: str,
+) -> None:
+    """An option by its name, a setting by its file, also where a workflow is what complains."""
+    Path("ggufcluster.toml").write_text(file)
+    common = ("--model", str(toys["recite"]), "--dry-run", "--quiet")
+    assert call(monkeypatch, "up", *common, *words) == 3
+    assert says in capsys.readouterr().err
+
+
 def test_up_without_a_model_says_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

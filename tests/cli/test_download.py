@@ -158,14 +158,17 @@ def test_bad_input_is_one_clear_line(
 
 def test_each_refusal_has_its_own_exit_code(server: HubServer, tmp_path: Path) -> None:
     """Gated, ranges ignored, wrong bytes and offline are told apart by the exit code."""
-    server.publish(REPO, {"m-Q8_0.gguf": content(1000)})
+    server.publish(REPO, {"m-Q8_0.gguf": content(3_000_000)})
     server.publish("me/gated", {"m-Q8_0.gguf": content(1000)})
     server.gated.add("me/gated")
 
     assert finish(start(server, tmp_path, "me/gated"))[0] == 82
     assert finish(start(server, tmp_path, REPO, HF_HUB_OFFLINE="1"))[0] == 81
     server.fail(Fault("whole", times=None))
+    # Nobody gets the whole file, which would do, before others have asked for their parts.
+    server.hold(0)
     assert finish(start(server, tmp_path, REPO))[0] == 89
+    server.release()
     server.heal()
     server.fail(Fault("corrupt", times=None))
     assert finish(start(server, tmp_path, REPO))[0] == 91
@@ -199,17 +202,30 @@ def test_workers_are_known_before_anything_is_fetched(server: HubServer, tmp_pat
     server.publish(REPO, shards(2, 1000))
     code, _, err = finish(start(server, tmp_path, REPO, "--to-workers"))
     assert code == 3
-    assert "--to-workers without any worker" in err
+    assert "error: --to-workers: no worker is named" in err
+    assert "--help" in err
     assert not list(tmp_path.rglob("*.gguf"))
 
 
 def test_workers_beside_the_head_need_no_second_copy(server: HubServer, tmp_path: Path) -> None:
-    """With local workers only, the download is all there is."""
+    """With local workers only, the download is all there is, and one line says so."""
     server.publish(REPO, shards(2, 1000))
     words = (REPO, "--to-workers", "-w", "local:2", "--json")
     code, out, err = finish(start(server, tmp_path, *words))
     assert code == 0, err
     assert len(json.loads(out)["files"]) == 2
+    assert err.count("nothing sent to local:2") == 1
+
+
+def test_several_models_are_named_to_start(server: HubServer, tmp_path: Path) -> None:
+    """A pattern that fits two quantisations fetches both, and either can be started."""
+    server.publish(REPO, shards(2, 10) | {"m-Q8_0.gguf": b"x"})
+    code, out, err = finish(start(server, tmp_path, REPO, "--include", "*.gguf", "--dir", "d"))
+    assert code == 0, err
+    lines = out.splitlines()
+    firsts = [f"{tmp_path}/d/m-{name}" for name in ("Q4_K_M-00001-of-00002.gguf", "Q8_0.gguf")]
+    assert lines[-3] == "Start one of them:"
+    assert lines[-2:] == [f"  ggufcluster up --model {first}" for first in firsts]
 
 
 def test_a_model_of_no_use_is_refused_by_its_headers(server: HubServer, tmp_path: Path) -> None:

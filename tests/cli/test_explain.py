@@ -52,9 +52,10 @@ def test_every_exit_code_is_described() -> None:
     ("error", "code", "hint"),
     [
         (errors.ConfigError("x", source="workers.hosts"), 3, "ggufcluster config"),
-        (errors.ConfigError("x", source="command line, ctx"), 3, "--help"),
+        (errors.ConfigError("x", source="--ctx"), 3, "--help"),
         (errors.ConfigError("x", source="/h/config.toml, ctx"), 3, "example.toml"),
         (errors.ConfigError("x", source="GGUFCLUSTER_CTX"), 3, "correct it there"),
+        (errors.ConfigError("x", source="HF_ENDPOINT"), 3, "leave it unset"),
         (errors.AuthenticationError("me@spark", user="me", tried=()), 21, "ssh-copy-id me@spark"),
         (
             errors.HostKeyError("me@spark", fingerprint="f", known_hosts="k", changed=True),

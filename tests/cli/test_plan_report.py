@@ -100,11 +100,22 @@ def test_bounds_are_called_bounds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_not_known_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without figures of a chip there is no number, and what is missing is named."""
+    """Without figures of a chip there is no number, and what is missing is named once."""
     lines = shown(found([replace(FAR, chip="")], link=0.0), capsys)
     (answer,) = [line for line in lines if line.startswith("answering, at the start")]
-    assert "unknown" in answer
-    assert "no figures for memory of RPC0" in answer
+    assert answer.split()[-2:] == ["unknown", "-"]
+    (lacking,) = [line for line in lines if "want of figures" in line]
+    assert lacking.endswith(": processor of 10.20.20.2; link to 10.20.20.2")
+
+
+def test_a_bound_that_leaves_something_out_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Hosts without figures are named once for all bounds, and what is known still binds."""
+    odd = [replace(FAR, name=f"RPC{n}", host=f"10.20.20.{n + 2}", chip="") for n in range(3)]
+    lines = shown(found([*odd, OWN]), capsys)
+    (answer,) = [line for line in lines if line.startswith("answering, at the start")]
+    assert answer.endswith("memory of CUDA0 on head (not all is known)")
+    assert " ".join(lines).count("processor of 10.20.20.2, 10.20.20.3, 10.20.20.4; ") == 1
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_reasons_and_other_caches_are_there(capsys: pytest.CaptureFixture[str]) -> None:

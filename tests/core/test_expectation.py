@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from ggufcluster.core.expectation import Expectation, expect
+from ggufcluster.core.expectation import Expectation, Lack, expect
 from ggufcluster.core.placement import Device
 from ggufcluster.core.plan import Plan, make_plan
 from ggufcluster.core.units import GIB
@@ -93,10 +93,10 @@ def test_prompts_on_a_weak_chip_are_bound_by_arithmetic() -> None:
 
 
 def test_what_is_unknown_is_named_and_bounds_nothing() -> None:
-    """An unknown chip and an unknown link leave the bound to the rest."""
+    """An unknown chip and an unknown link leave the bound to the rest; each is named once."""
     devices = [replace(spark("RPC0", "b"), chip="?"), spark("CUDA0", "head")]
     found = expected(planned(devices=devices), link=0.0)
-    assert found.decode.unknown == ("memory of RPC0 on b", "the link to b")
+    assert found.decode.unknown == (Lack("?", "b"), Lack("link", "b"))
     assert found.decode.binds == "memory of CUDA0 on head"
     nothing = expected(planned(devices=[replace(devices[0], host="c")]), link=0.0)
     assert nothing.decode.tokens_per_second is None

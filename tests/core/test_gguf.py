@@ -136,6 +136,14 @@ def test_other_files_are_not_gguf(data: bytes) -> None:
     with pytest.raises(NotGgufError) as caught:
         read_header(io.BytesIO(data), path="shard.gguf")
     assert caught.value.path == "shard.gguf"
+    assert ("is empty" in str(caught.value)) is (data == b"")
+
+
+def test_a_pointer_in_the_place_of_a_file_is_named() -> None:
+    """A repository that was cloned without its large files is told from damage."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    with pytest.raises(NotGgufError, match="is a pointer of Git LFS"):
+        read_header(io.BytesIO(pointer))
 
 
 @pytest.mark.parametrize(

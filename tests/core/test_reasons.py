@@ -38,6 +38,7 @@ def test_each_cut_is_explained() -> None:
     text = told()
     assert "starts on head (CUDA0) because layers 0-" in text
     assert text.count(" %") == 2
+    assert "because layer 0 fills" in told(model=m3_facts(layers=2))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -147,8 +148,12 @@ def finish(*command: str | Path, deadline: int = 30) -> subprocess.CompletedProc
 
 
 def our_lines(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the error lines that the overlay printed."""
-    return [line for line in result.stderr.splitlines() if line.startswith("ggufcluster: error: ")]
+    """Return the error lines that the overlay printed.
+
+    Each is one write, but llama-server's log has a thread that writes a line in pieces, and may
+    have written the first of them.
+    """
+    return re.findall(r"ggufcluster: error: .*", result.stderr)
 
 
 # --- the worker's side of HELLO ---

@@ -21,6 +21,7 @@ from ggufcluster.errors import (
     DiskFullError,
     DownloadBusyError,
     FileChoiceError,
+    LocalFileError,
     OfflineError,
     RepositoryMissingError,
     RevisionMissingError,
@@ -92,7 +93,7 @@ def test_all_shards_come_verified(server: HubServer, downloader: Downloader) -> 
 
     assert downloader.contents() == hashes(files)
     assert (done.commit, done.fetched) == (commit, sum(map(len, files.values())))
-    assert done.first == downloader.folder / "m-Q4_K_M-00001-of-00003.gguf"
+    assert done.models == (downloader.folder / "m-Q4_K_M-00001-of-00003.gguf",)
     assert server.served == done.fetched
     assert all("range" in asked.headers for asked in server.data_requests())
 
@@ -299,6 +300,34 @@ def test_offline_nothing_is_asked(
     assert len(server.asked) == asked
 
 
+def test_offline_a_commit_is_known_by_its_digits(
+    server: HubServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever name it was fetched by; what there is is named when another one is asked for."""
+    commit = server.publish(REPO, {"m-Q8_0.gguf": content(100)}, revision="v1")
+    downloader.run(revision="v1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert downloader.run(revision=commit[:7]).commit == commit
+    assert downloader.run(revision=commit).commit == commit
+    with pytest.raises(OfflineError, match=r"nothing of revision main is here; there are: v1$"):
+        downloader.run()
+
+
+def test_offline_a_hole_in_the_cache_is_no_fault_of_the_repository(
+    server: HubServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot whose link leads nowhere is told as what is missing here."""
+    data = {"m-Q8_0.gguf": content(1000)}
+    store = cached(downloader, server.publish(REPO, data), *data.popitem())
+    store.unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OfflineError, match="of what the hub's cache has"):
+        downloader.run()
+    assert server.asked == []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert downloader.run().fetched == 1000
+
+
 def test_offline_the_hubs_cache_is_enough(
     server: HubServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +487,38 @@ def test_a_disk_that_becomes_full_keeps_what_came(
     assert downloader.contents() == {}
     assert downloader.run().fetched == caught.value.need
     assert downloader.contents() == hashes(files)
+
+
+def test_a_disk_too_full_for_notes_promises_nothing(
+    server: HubServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said to be kept is what the next run finds."""
+    server.publish(REPO, {"m-Q8_0.gguf": content(1_000_000)})
+
+    def full(*_: object) -> None:
+        raise DiskFullError("this machine", path="x", need=1, free=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ggufcluster.adapters.partial_file.replace_file", full)
+        with pytest.raises(DiskFullError) as caught:
+            downloader.run()
+    assert caught.value.__notes__[0].startswith("0 B of 977 KiB are kept")
+    assert downloader.run().fetched == 1_000_000
+
+
+def test_a_folder_on_another_disk_is_told_before_anything_is_fetched(
+    server: HubServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole file could not be renamed there; a folder in the file's place is told, too."""
+    server.publish(REPO, {"Q8_0/m-Q8_0.gguf": content(1000)})
+    with monkeypatch.context() as patch:
+        patch.setattr("ggufcluster.adapters.files.is_same_disk", lambda one, other: one == other)
+        with pytest.raises(LocalFileError, match=r"Q8_0: lies on another disk .* --dir"):
+            downloader.run()
+    (downloader.folder / "Q8_0" / "m-Q8_0.gguf").mkdir(parents=True)
+    with pytest.raises(LocalFileError, match="is a folder, where a file is to be"):
+        downloader.run(restart=True)
+    assert server.data_requests() == []
 
 
 def test_two_runs_at_once(server: HubServer, downloader: Downloader) -> None:

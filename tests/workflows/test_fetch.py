@@ -17,7 +17,7 @@ from ggufcluster.errors import (
 )
 from ggufcluster.testing import Fault, HubServer
 from ggufcluster.workflows.download import DownloadRequest, download
-from ggufcluster.workflows.events import Progress
+from ggufcluster.workflows.events import Note, Progress
 from tests.waiting import wait_for
 from tests.workflows.downloads import IMPATIENT, POLICY, REPO, Downloader, content, hashes
 
@@ -158,6 +158,15 @@ def test_a_rate_limit_holds_all_parts_back(server: HubServer, downloader: Downlo
     assert downloader.contents() == hashes(FILES)
     assert len(server.data_requests()) <= 4 + 10
     assert [e for e in downloader.events if isinstance(e, Progress) and "asks to wait" in e.label]
+    assert [e for e in downloader.events if isinstance(e, Note) and "asks to wait" in e.text]
+
+
+def test_a_wait_of_hours_is_not_sat_out(server: HubServer, downloader: Downloader) -> None:
+    """It ends with what the server said and what is kept."""
+    server.fail(Fault("status", times=None, status=429, headers={"Retry-After": "86400"}))
+    with pytest.raises(TransferError, match=r"429.* asked again in 24 h 00 min") as caught:
+        downloader.run()
+    assert "are kept" in caught.value.__notes__[0]
 
 
 def test_the_hubs_own_rate_limit_is_waited_for(

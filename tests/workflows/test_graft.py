@@ -17,7 +17,7 @@ from ggufcluster.core.gguf import read_header
 from ggufcluster.core.gguf_write import GgufModel
 from ggufcluster.core.model import ModelKind
 from ggufcluster.core.toy_original import FILES, INDEX, original_files, without_indexer
-from ggufcluster.errors import DiskFullError, DownloadError, GraftError
+from ggufcluster.errors import DiskFullError, DownloadError, GraftError, ModelMissingError
 from ggufcluster.testing import Fault, HubServer
 from ggufcluster.workflows import graft as module
 from ggufcluster.workflows.events import drain
@@ -265,13 +265,29 @@ def test_what_a_killed_run_left_is_removed(old: list[Path], originals: LocalOrig
     assert not stale.exists()
 
 
+def test_a_folder_stands_for_the_set_in_it(
+    old: list[Path], originals: LocalOriginals, tmp_path: Path
+) -> None:
+    """As for `up` and `inspect`; with another model in it, they are named."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for path in old:
+        path.rename(folder / path.name)
+    first = drain(graft_indexer(folder, originals, tmp_path / "new"))
+    assert first == tmp_path / "new" / "m-indexer-00001-of-00004.gguf"
+    (folder / "n.gguf").write_bytes(b"")
+    with pytest.raises(ModelMissingError, match="2 models lie there"):
+        drain(graft_indexer(folder, originals, tmp_path / "newer"))
+
+
 def test_nothing_is_written_over(old: list[Path], originals: LocalOriginals) -> None:
-    """A folder of that name stays as it is."""
+    """A folder of that name stays as it is, and the original is not asked for."""
     folder = old[0].with_name("m-indexer")
     folder.mkdir()
     (folder / "mine").touch()
+    workflow = graft_indexer(old[0], originals, None)
     with pytest.raises(GraftError, match="is there already"):
-        drain(graft_indexer(old[0], originals, None))
+        next(workflow)
     assert left_over(folder) == ["mine"]
 
 

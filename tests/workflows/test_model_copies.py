@@ -10,7 +10,7 @@ import pytest
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.errors import CopyDiffersError, DiskFullError, HostUnreachableError
 from ggufcluster.workflows import model_copies
-from ggufcluster.workflows.events import Note, Progress, drain
+from ggufcluster.workflows.events import Note, Progress, Workflow, drain
 from ggufcluster.workflows.model_copies import send_files, send_to_workers
 from tests.workflows.fakes import World, collect
 
@@ -202,12 +202,15 @@ def test_an_empty_file_arrives_too(tmp_path: Path) -> None:
 
 
 def test_workers_beside_the_head_need_no_copy(tmp_path: Path, source: Path) -> None:
-    """They read what the head reads; a host that is off is an error as everywhere."""
+    """They read what the head reads, which is said; a host that is off is an error."""
     seams = World(tmp_path).seams()
 
-    def sent(*workers: str) -> dict[str, tuple[model_copies.Copied, ...]]:
-        return drain(send_to_workers(seams, workers, [source], root=tmp_path, below="o/n"))
+    def sending(*workers: str) -> Workflow[dict[str, tuple[model_copies.Copied, ...]]]:
+        return send_to_workers(seams, workers, [source], root=tmp_path, below="o/n")
 
-    assert sent("local:2") == {}
+    events, copies = collect(sending("local:2", "local"))
+    assert copies == {}
+    text = "nothing sent to local:2, local: on this machine the files are here"
+    assert events == [Note(text)]
     with pytest.raises(HostUnreachableError):
-        sent("10.20.20.9")
+        drain(sending("10.20.20.9"))

@@ -18,6 +18,7 @@ from ggufcluster.core.http_answers import (
     parse_content_range,
     same_origin,
     wait_seconds,
+    wait_text,
 )
 from ggufcluster.errors import RangesIgnoredError, RemoteChangedError, TransferError
 
@@ -222,12 +223,14 @@ def may_repeat(error: TransferError) -> bool:
 def _check(
     answer: httpx.Response, start: int, end: int, *, total: int | None, host: str
 ) -> ContentRange:
+    if (whole := _whole_file(answer, start, end)) is not None:
+        return _require(whole, start, end, total=total, host=host)
     if answer.status_code == 200:
         raise RangesIgnoredError("sends the whole file where a part was asked for", where=host)
     if answer.status_code != 206:
         wait = wait_seconds(answer.headers, now=time.time())
         raise TransferError(
-            f"answered {answer.status_code} {answer.reason_phrase}".rstrip(),
+            f"answered {answer.status_code} {answer.reason_phrase}".rstrip() + wait_text(wait),
             where=host,
             status=answer.status_code,
             wait=wait,
@@ -237,10 +240,41 @@ def _check(
         raise RangesIgnoredError(f"packs its answers ({packed}), unasked", where=host)
     text = answer.headers.get("content-range", "")
     found = parse_content_range(text)
-    if found is None or not _is_asked_for(found, start, end, total):
-        reason = f"sent {text!r} where bytes {start}-{end - 1} of {total or '?'} were asked for"
-        raise RemoteChangedError(reason, where=host)
+    if found is None:
+        raise RemoteChangedError(_other_than(repr(text), start, end, total), where=host)
+    return _require(found, start, end, total=total, host=host)
+
+
+def _whole_file(answer: httpx.Response, start: int, end: int) -> ContentRange | None:
+    """Return what an answer holds that is no part, if it is the whole file and was asked for.
+
+    A server may send a file that fits into the range as it is, and an empty one has no range.
+    """
+    headers = answer.headers
+    if answer.status_code == 416 and headers.get("content-range", "").strip() == "bytes */0":
+        return ContentRange(0, 0, 0) if start == 0 else None
+    length = headers.get("content-length", "")
+    if answer.status_code != 200 or start or not length.isdigit() or int(length) > end:
+        return None
+    if headers.get("content-encoding", "identity") != "identity":
+        return None
+    return ContentRange(0, int(length), int(length))
+
+
+def _require(
+    found: ContentRange, start: int, end: int, *, total: int | None, host: str
+) -> ContentRange:
+    if not _is_asked_for(found, start, end, total):
+        sent = (
+            f"bytes {found.start}-{found.end - 1} of {'?' if found.total is None else found.total}"
+        )
+        raise RemoteChangedError(_other_than(sent, start, end, total), where=host)
     return found
+
+
+def _other_than(sent: str, start: int, end: int, total: int | None) -> str:
+    of = "?" if total is None else total
+    return f"sent {sent} where bytes {start}-{end - 1} of {of} were asked for"
 
 
 def _is_asked_for(found: ContentRange, start: int, end: int, total: int | None) -> bool:

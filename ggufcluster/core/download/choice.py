@@ -22,6 +22,11 @@ _QUANT = re.compile(
     r"(?:^|[-._/ ])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|NVFP\d\w*|BF16|F16|F32|FP16|FP32|FP8))$",
     re.IGNORECASE,
 )
+# Names of what lies beside a model: a projector of vision, and the matrix of a quantisation. A
+# model may well be called after the matrix that it was made with, but not at the end.
+_BESIDE = re.compile(r"(?:^|[-._])mmproj(?:[-._]|$)|^imatrix|[-._]imatrix$")
+# Pieces to be joined by hand, as they were uploaded before GGUF had shards.
+_PIECE = re.compile(r"\.gguf[-._](?:part|split)\S*$", re.IGNORECASE)
 
 
 def model_files(listing: Listing) -> tuple[PublishedFile, ...]:
@@ -32,7 +37,7 @@ def model_files(listing: Listing) -> tuple[PublishedFile, ...]:
 def quant_of(path: str) -> str:
     """Return the name of the quantisation of a file, as its own name or its folder tells it."""
     folder, _, name = path.rpartition("/")
-    stem = _SHARD_TAIL.sub("", name.removesuffix(".gguf"))
+    stem = _SHARD_TAIL.sub("", _stem(name))
     for text in (stem, folder):
         if found := _QUANT.search(text):
             return found[1]
@@ -69,16 +74,20 @@ def choose(
     return tuple(sorted(chosen, key=lambda file: file.path))
 
 
-def first_shard(files: Iterable[PublishedFile]) -> str | None:
-    """Return the path to give to ``up``: the first model file among those chosen."""
+def first_shards(files: Iterable[PublishedFile]) -> tuple[str, ...]:
+    """Return the paths to give to ``up``: the first file of each model among those chosen."""
     paths = sorted(file.path for file in files if is_model(file.path))
-    return paths[0] if paths else None
+    return tuple(dict.fromkeys(map(first_of_set, paths)))
 
 
 def is_model(path: str) -> bool:
     """Tell whether a file holds a model's weights."""
     name = path.rpartition("/")[2].lower()
-    return name.endswith(".gguf") and not name.startswith(("mmproj", "imatrix"))
+    return name.endswith(".gguf") and not _BESIDE.search(_stem(name))
+
+
+def _stem(name: str) -> str:
+    return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
 def _by_pattern(listing: Listing, include: str) -> tuple[PublishedFile, ...]:
@@ -97,13 +106,22 @@ def _by_pattern(listing: Listing, include: str) -> tuple[PublishedFile, ...]:
 def _by_quant(listing: Listing, quant: str | None) -> tuple[PublishedFile, ...]:
     groups = quants(listing)
     if not groups:
-        raise FileChoiceError("holds no GGUF model", where=listing.repository, choices=())
+        raise FileChoiceError(_why_none(listing), where=listing.repository, choices=())
     if quant is None and len(groups) == 1:
         return next(iter(groups.values()))
     if quant is None:
         reason = f"holds {len(groups)} models and none was chosen"
         raise FileChoiceError(reason, where=listing.repository, choices=tuple(groups))
     return _named(groups, quant, listing.repository)
+
+
+def _why_none(listing: Listing) -> str:
+    pieces = [file.path for file in listing.files if _PIECE.search(file.path)]
+    if not pieces:
+        return "holds no GGUF model"
+    first, *more = pieces
+    others = ", ..." if more else ""
+    return f"holds no whole GGUF, only pieces for you to --include and join: {first}{others}"
 
 
 def _named(

@@ -23,6 +23,7 @@ class FetchPolicy:
         least_rate: Bytes a second below which a part connects anew, unless all are slow.
         rate_window: Seconds over which the rate is measured.
         pause: Scale of all waits between attempts.
+        longest_wait: Seconds; a server that asks to wait longer is given up.
     """
 
     connections: int = 16
@@ -33,6 +34,7 @@ class FetchPolicy:
     least_rate: int = 32 * KIB
     rate_window: float = 15.0
     pause: float = 1.0
+    longest_wait: float = 3600.0
 
     def is_stalled(self, rate: float, *, mean: float) -> bool:
         """Tell whether a part is too slow; `mean` is the rate of all parts now at work."""
@@ -49,16 +51,16 @@ class Remedy(Enum):
     GIVE_UP = "give up"
 
 
-def remedy(status: int | None, *, wait: float | None, attempts: int, limit: int) -> Remedy:
+def remedy(status: int | None, *, wait: float | None, attempts: int, policy: FetchPolicy) -> Remedy:
     """Decide what to do.
 
     Args:
         status: HTTP status; None if the connection broke.
         wait: Seconds that the server asks to wait.
         attempts: Failures of this part in a row.
-        limit: Failures after which to give up.
+        policy: How patient to be.
     """
-    if attempts >= limit:
+    if attempts >= policy.attempts or (wait or 0.0) > policy.longest_wait:
         return Remedy.GIVE_UP
     if status == 429 or (status in _PASSING and wait is not None):
         return Remedy.WAIT

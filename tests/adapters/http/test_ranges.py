@@ -105,6 +105,33 @@ def test_a_server_without_ranges_is_refused(hub: HubServer, url: str) -> None:
         read_range(url, 10, 10)
 
 
+def test_a_whole_file_that_was_asked_for_will_do(hub: HubServer, url: str) -> None:
+    """Where the range covers the file, an answer without range holds just what was wanted."""
+    hub.fail(Fault("whole", times=None))
+    assert read_range(url, 0, len(DATA) + 10) == DATA
+    assert read_range(url, 0, len(DATA)) == DATA
+    with pytest.raises(RangesIgnoredError):
+        read_range(url, 0, len(DATA) - 1)
+
+
+def test_a_whole_file_of_another_size_is_refused(
+    hub: HubServer, url: str, client: RangeClient
+) -> None:
+    """A login page in the place of a file is not taken for it."""
+    hub.fail(Fault("whole"))
+    with (
+        pytest.raises(RemoteChangedError, match=f"of {len(DATA) + 1} were asked for"),
+        client.open_range(url, 0, len(DATA) + 1, total=len(DATA) + 1),
+    ):
+        pass
+
+
+def test_an_empty_file_has_no_range(hub: HubServer, client: RangeClient) -> None:
+    """The refusal of any range of it is how a server tells that it is empty."""
+    hub.publish("me/empty", {"a.gguf": b""})
+    assert client.read(hub.address("me/empty", "a.gguf"), 0, 100) == (b"", 0)
+
+
 @pytest.mark.parametrize("kind", ["shifted", "resized"])
 def test_other_bytes_than_asked_for_are_refused(
     hub: HubServer, url: str, client: RangeClient, kind: str
@@ -309,7 +336,8 @@ def test_ranges_come_over_ipv6() -> None:
 def test_a_server_that_asks_to_wait_too_long(hub: HubServer, url: str) -> None:
     """Who has something better to do than to wait is told at once."""
     hub.fail(Fault("status", times=None, status=429, headers={"Retry-After": "3"}))
-    with RangeClient(longest_wait=2.0) as client, pytest.raises(TransferError, match="429"):
+    said = "answered 429 Too Many Requests, to be asked again in 3.0 s"
+    with RangeClient(longest_wait=2.0) as client, pytest.raises(TransferError, match=said):
         client.read(url, 0, 10)
     assert len(hub.data_requests()) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggufcluster.core.download.choice import choose, first_shard, model_files, quant_of, quants
+from ggufcluster.core.download.choice import choose, first_shards, model_files, quant_of, quants
 from ggufcluster.core.download.listing import Listing, PublishedFile
 from ggufcluster.errors import FileChoiceError, ShardSetError, UnsafeNameError
 
@@ -61,7 +61,33 @@ def test_a_quantisation_is_chosen_in_any_case() -> None:
         "-00001-of-00002.gguf"[1:],
         "00002-of-00002.gguf",
     ]
-    assert first_shard(chosen) == "UD-IQ4_XS/M3-UD-IQ4_XS-00001-of-00002.gguf"
+    assert first_shards(chosen) == ("UD-IQ4_XS/M3-UD-IQ4_XS-00001-of-00002.gguf",)
+
+
+def test_several_models_begin_with_a_file_each() -> None:
+    """A pattern may fit more than one set; what lies beside models is none."""
+    names = ("b-Q4_0-00001-of-00002.gguf", "b-Q4_0-00002-of-00002.gguf", "a-Q8_0.GGUF")
+    chosen = choose(listing(*names, "mmproj-F16.gguf", "README.md"), include="*")
+    assert first_shards(chosen) == ("a-Q8_0.GGUF", "b-Q4_0-00001-of-00002.gguf")
+
+
+@pytest.mark.parametrize(
+    "name", ["mmproj-F16.gguf", "a-mmproj-f16.gguf", "imatrix.gguf", "a.imatrix.gguf"]
+)
+def test_what_lies_beside_a_model_is_none(name: str) -> None:
+    """Projectors and matrices are no choice, and do not make one necessary."""
+    there = listing(name, "m-imatrix-Q4_0.GGUF")
+    assert list(quants(there)) == ["Q4_0"]
+    assert [file.path for file in choose(there)] == ["m-imatrix-Q4_0.GGUF"]
+
+
+@pytest.mark.parametrize("tail", [".part1of2", "-split-a"])
+def test_pieces_of_a_file_are_told_from_no_model(tail: str) -> None:
+    """Uploads that were cut without GGUF's own shards can be fetched, but not run."""
+    there = listing(f"m.Q8_0.gguf{tail}", f"m.Q8_0.gguf{tail}x")
+    with pytest.raises(FileChoiceError, match=r"only pieces .* m.Q8_0.gguf"):
+        choose(there)
+    assert len(choose(there, include="*Q8_0*")) == 2
 
 
 def test_a_lone_model_needs_no_choice() -> None:

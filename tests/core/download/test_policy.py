@@ -23,11 +23,13 @@ from ggufcluster.core.download.policy import FetchPolicy, Remedy, remedy
         (416, None, 1, Remedy.RESTART),
         (None, None, 10, Remedy.GIVE_UP),
         (429, 1.0, 10, Remedy.GIVE_UP),
+        (429, 3600.0, 1, Remedy.WAIT),
+        (429, 3601.0, 1, Remedy.GIVE_UP),
     ],
 )
 def test_remedies(status: int | None, wait: float | None, attempts: int, wanted: Remedy) -> None:
     """What passes is repeated, a limit waited for, a refusal met with a new address."""
-    assert remedy(status, wait=wait, attempts=attempts, limit=10) is wanted
+    assert remedy(status, wait=wait, attempts=attempts, policy=FetchPolicy()) is wanted
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 // Runs a small MiniMax-M3 on the native and on the generic path of sparse attention, through the same history of the
 // cache, and compares the next-token distributions. Exit code 1 if they diverge by more than the limit.
 //
-//   ggufcluster-msa-agreement MODEL.gguf TYPE LIMIT [N_GPU_LAYERS [ENDPOINT ...]]
+//   ggufcluster-msa-agreement [--deep] MODEL.gguf TYPE LIMIT [N_GPU_LAYERS [ENDPOINT ...]]
 //
+// --deep: depths up to 8,192 instead of the short histories, and a line for every distribution. The generic path fills the
+// cache once for both, as that takes longest; each path then decodes the last tokens up to every depth itself.
 // TYPE of K and V: f32, f16 or q8_0. ENDPOINT: HOST:PORT of RPC servers to spread the layers over.
 //
-// On the CPU the generic path adds up f16 values in f16, which alone diverges by some 1e-5. With f32 the sparse layers of
-// the two paths agree to rounding; the leading dense layers of the generic path round K and V to f16, which
-// GGUFCLUSTER_MSA_LEADING=generic leaves out of the comparison.
+// On the CPU the generic path adds up f16 values in f16 where a batch has few tokens, which alone diverges by 1e-5 to
+// 1e-4. With f32 the sparse layers of the two paths agree to rounding; the leading dense layers of the generic path round
+// K and V to f16, which GGUFCLUSTER_MSA_LEADING=generic leaves out of the comparison.
 
 #include "ggml-backend.h"
 #include "llama.h"
@@ -20,33 +22,58 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
-using distributions = std::vector<std::vector<double>>; // log-probabilities
+// What a model says after the last token of a batch.
+struct answer {
+    int                 depth;   // positions of the sequence, these tokens included
+    int                 n_token; // of this sequence in the batch
+    int                 n_sequence;
+    std::vector<double> log_probability;
+};
+using answers = std::vector<answer>;
+
+struct piece { // of a sequence
+    llama_seq_id sequence;
+    int          position;
+    int          n_token;
+};
 
 struct session {
     llama_context * context;
     int             n_vocab;
-    distributions   seen;
+    answers         seen;
     std::mt19937    rng { 7 };
 
-    // Decodes n tokens of a sequence from `position` on, in one call, and notes the distribution after the last one.
     void feed(const llama_seq_id sequence, const int position, const int n) {
-        llama_batch batch = llama_batch_init(n, 0, 1);
-        for (int i = 0; i < n; ++i) {
-            add(batch, sequence, position + i, i == n - 1);
-        }
-        decode(batch);
+        feed({{sequence, position, n}});
     }
 
-    // One token each for two sequences at once.
-    void step_both(const int position_a, const int position_b) {
-        llama_batch batch = llama_batch_init(2, 0, 1);
-        add(batch, 0, position_a, true);
-        add(batch, 1, position_b, true);
-        decode(batch);
+    // Decodes a piece of each sequence in one call and notes the distributions after their last tokens.
+    void feed(const std::vector<piece> & pieces) {
+        int n = 0;
+        for (const piece & p : pieces) {
+            n += p.n_token;
+        }
+        llama_batch batch = llama_batch_init(n, 0, 1);
+        for (const piece & p : pieces) {
+            for (int i = 0; i < p.n_token; ++i) {
+                add(batch, p.sequence, p.position + i, i == p.n_token - 1);
+            }
+        }
+        if (llama_decode(context, batch) != 0) {
+            fprintf(stderr, "llama_decode failed\n");
+            exit(2);
+        }
+        int last = -1;
+        for (const piece & p : pieces) {
+            last += p.n_token;
+            seen.push_back({p.position + p.n_token, p.n_token, (int) pieces.size(), log_probabilities(llama_get_logits_ith(context, last))});
+        }
+        llama_batch_free(batch);
     }
 
     void add(llama_batch & batch, const llama_seq_id sequence, const int position, const bool wanted) {
@@ -56,19 +83,6 @@ struct session {
         batch.n_seq_id[i]  = 1;
         batch.seq_id[i][0] = sequence;
         batch.logits[i]    = wanted;
-    }
-
-    void decode(llama_batch & batch) {
-        if (llama_decode(context, batch) != 0) {
-            fprintf(stderr, "llama_decode failed\n");
-            exit(2);
-        }
-        for (int i = 0; i < batch.n_tokens; ++i) {
-            if (batch.logits[i]) {
-                seen.push_back(log_probabilities(llama_get_logits_ith(context, i)));
-            }
-        }
-        llama_batch_free(batch);
     }
 
     std::vector<double> log_probabilities(const float * logits) const {
@@ -97,6 +111,9 @@ struct story {
     const char * name;
     int          n_sequence;
     std::function<void(session &)> tell;
+    int          n_position = 4096;  // of a sequence
+    int          n_ubatch   = 512;
+    bool         is_filled  = false; // it starts with a whole sequence, and every distribution gets a line
 };
 
 void grow(session & s) { // prefill in odd pieces, decode, past 16 blocks
@@ -144,20 +161,44 @@ void two_streams(session & s) { // of different lengths, stepping together; one 
     llama_memory_t memory = llama_get_memory(s.context);
     s.feed(0, 0, 2400);
     s.feed(1, 0, 300);
-    s.step_both(2400, 300);
-    s.step_both(2401, 301);
+    s.feed({{0, 2400, 1}, {1, 300, 1}});
+    s.feed({{0, 2401, 1}, {1, 301, 1}});
     llama_memory_seq_rm(memory, 1, -1, -1);
     llama_memory_seq_cp(memory, 0, 1, -1, -1);
-    s.step_both(2402, 2402);
+    s.feed({{0, 2402, 1}, {1, 2402, 1}});
     s.feed(1, 2403, 33);
 }
 
-distributions run(llama_model * model, const story & told, const ggml_type type, const char * path) {
+// Takes back and decodes again, in batches of several shapes, what leads to a depth: about the limits of a block and of
+// 16 blocks, further down, off any limit and at the end. Before that a copy cut at half steps along.
+void deep(session & s) {
+    llama_memory_t memory = llama_get_memory(s.context);
+    llama_memory_seq_cp(memory, 0, 1, -1, -1);
+    llama_memory_seq_rm(memory, 1, 4001, -1);
+    int at = 4001;
+    for (const int n : {1, 7, 64}) {
+        llama_memory_seq_rm(memory, 0, 8192 - n, -1);
+        s.feed({{0, 8192 - n, n}, {1, at, n}});
+        at += n;
+    }
+    const std::vector<std::pair<int, std::vector<int>>> batches_at_depths = {
+        {8192, {513, 64, 7, 2, 1}}, {8191, {1}}, {8001, {64, 7, 2, 1}}, {4097, {64, 7, 2, 1}}, {4096, {1}}, {4095, {1}},
+        {2049, {513, 64, 7, 2, 1}}, {2048, {1}}, {2047, {1}}, {129, {64, 7, 2, 1}}, {128, {1}}, {127, {1}},
+    };
+    for (const auto & [depth, batches] : batches_at_depths) {
+        for (const int n : batches) {
+            llama_memory_seq_rm(memory, 0, depth - n, -1);
+            s.feed(0, depth - n, n);
+        }
+    }
+}
+
+session begin(llama_model * model, const story & told, const ggml_type type, const char * path) {
     setenv("GGUFCLUSTER_MSA", path, 1);
     llama_context_params params = llama_context_default_params();
-    params.n_ctx           = 4096*told.n_sequence;
-    params.n_batch         = 4096;
-    params.n_ubatch        = 512;
+    params.n_ctx           = told.n_position*told.n_sequence;
+    params.n_batch         = told.n_position;
+    params.n_ubatch        = told.n_ubatch;
     params.n_seq_max       = told.n_sequence;
     params.kv_unified      = false;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -169,24 +210,65 @@ distributions run(llama_model * model, const story & told, const ggml_type type,
     if (context == nullptr) {
         exit(2);
     }
-    session s = { context, llama_vocab_n_tokens(llama_model_get_vocab(model)), {} };
+    return { context, llama_vocab_n_tokens(llama_model_get_vocab(model)), {} };
+}
+
+using state = std::vector<uint8_t>;
+
+// What both paths start from: a whole sequence, if the story wants one.
+state filled(llama_model * model, const story & told, const ggml_type type) {
+    if (!told.is_filled) {
+        return {};
+    }
+    session s = begin(model, told, type, "generic");
+    s.feed(0, 0, told.n_position);
+    state full(llama_state_seq_get_size(s.context, 0));
+    llama_state_seq_get_data(s.context, full.data(), full.size(), 0);
+    llama_free(s.context);
+    return full;
+}
+
+answers run(llama_model * model, const story & told, const ggml_type type, const char * path, const state & full) {
+    session s = begin(model, told, type, path);
+    if (!full.empty() && llama_state_seq_set_data(s.context, full.data(), full.size(), 0) != full.size()) {
+        fprintf(stderr, "llama_state_seq_set_data failed\n");
+        exit(2);
+    }
     told.tell(s);
-    llama_free(context);
+    llama_free(s.context);
     return s.seen;
 }
 
 bool agree(llama_model * model, const story & told, const ggml_type type, const double limit) {
-    const distributions expected = run(model, told, type, "generic");
-    const distributions got      = run(model, told, type, "native");
+    const state   full     = filled(model, told, type);
+    const answers expected = run(model, told, type, "generic", full);
+    const answers got      = run(model, told, type, "native", full);
     double worst = 0.0;
     for (size_t i = 0; i < expected.size(); ++i) {
-        const double d = divergence(expected[i], got[i]);
+        const answer & a = expected[i];
+        const double d = divergence(a.log_probability, got[i].log_probability);
         worst = std::isnan(d) ? INFINITY : std::max(worst, d);
+        if (told.is_filled) {
+            printf("     depth %4d, batch of %d x %3d: %.2e\n", a.depth, a.n_sequence, a.n_token, d);
+        }
     }
     const bool good = worst < limit;
     printf("%s %s %s: %zu distributions, largest divergence %.2e\n", good ? "ok  " : "FAIL", told.name, ggml_type_name(type), expected.size(), worst);
     fflush(stdout);
     return good;
+}
+
+// What is told of a model.
+std::vector<story> stories_of(const bool is_deep, const ggml_type type) {
+    if (is_deep) {
+        return { {"deep", 2, deep, 8192, 1024, true} };
+    }
+    std::vector<story> stories = { {"grow", 1, grow}, {"remove and refill", 1, remove_and_refill}, {"save and restore", 1, save_and_restore},
+        {"two streams", 2, two_streams} };
+    if (!ggml_is_quantized(type)) { // the pin cannot shift a quantised cache on the CPU
+        stories.push_back({"shift", 1, shift});
+    }
+    return stories;
 }
 
 // The layers go to these devices, in order; ended by nullptr.
@@ -206,9 +288,12 @@ std::vector<ggml_backend_dev_t> remote_devices(const int n, char ** endpoints) {
 
 } // namespace
 
-int main(const int argc, char ** argv) {
+int main(int argc, char ** argv) {
+    const bool is_deep = argc > 1 && std::string(argv[1]) == "--deep";
+    argc -= is_deep;
+    argv += is_deep;
     if (argc < 4) {
-        fprintf(stderr, "usage: %s MODEL.gguf f32|f16|q8_0 LIMIT [N_GPU_LAYERS [ENDPOINT ...]]\n", argv[0]);
+        fprintf(stderr, "usage: ggufcluster-msa-agreement [--deep] MODEL.gguf f32|f16|q8_0 LIMIT [N_GPU_LAYERS [ENDPOINT ...]]\n");
         return 2;
     }
     const std::string name = argv[2];
@@ -229,12 +314,7 @@ int main(const int argc, char ** argv) {
         return 2;
     }
     bool good = true;
-    std::vector<story> stories = { {"grow", 1, grow}, {"remove and refill", 1, remove_and_refill}, {"save and restore", 1, save_and_restore},
-        {"two streams", 2, two_streams} };
-    if (!ggml_is_quantized(type)) { // the pin cannot shift a quantised cache on the CPU
-        stories.push_back({"shift", 1, shift});
-    }
-    for (const story & told : stories) {
+    for (const story & told : stories_of(is_deep, type)) {
         good = agree(model, told, type, atof(argv[3])) && good;
     }
     llama_model_free(model);
