@@ -35,6 +35,7 @@ from ggufcluster.workflows.inspect import (
 )
 from ggufcluster.workflows.machines import survey
 from ggufcluster.workflows.originals import FarOriginals, HubOriginals, LocalOriginals
+from ggufcluster.workflows.pretrained import bring_model
 from ggufcluster.workflows.scratch_server import ScratchWorld
 from ggufcluster.workflows.seams import Seams
 from ggufcluster.workflows.store import Store
@@ -42,6 +43,7 @@ from ggufcluster.workflows.up import Engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from os import PathLike
 
     from ggufcluster.adapters.http import StreamingApi
     from ggufcluster.adapters.hub import Hub
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.secret import Secret
     from ggufcluster.core.worker_address import WorkerAddress
+    from ggufcluster.workflows.events import Workflow
     from ggufcluster.workflows.model_files import ModelFile
     from ggufcluster.workflows.originals import Originals
 
@@ -162,6 +165,14 @@ def model_files(
             yield hub_files(hub, client, target, quant=quant, include=include, revision=revision)
     else:
         yield local_files(target or default, Path(paths_from_env(os.environ).models))
+
+
+def pretrained(
+    repository: str, folder: str | PathLike[str] | None, *, names: Sequence[str | None]
+) -> Workflow[Path]:
+    """Bring a model from the hub, into the models' folder if none is given."""
+    place = Path(folder or Path(paths_from_env(os.environ).models) / repository)
+    return bring_model(repository, place, names=names, hub=open_hub())
 
 
 @contextmanager

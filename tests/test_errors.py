@@ -60,6 +60,7 @@ EXAMPLES = [
     errors.ForkedProcessError("m", owner=7),
     errors.EngineFailedError("m", reason="assert"),
     errors.ChatRequestError("no such tool"),
+    errors.ModelCallError("the grammar cannot be read"),
     errors.WorkerLostError("a:1", reason="it ended"),
     errors.HostUnreachableError("spark", reason="timed out"),
     errors.AuthenticationError("spark", user="me", tried=("k1", "k2")),

@@ -105,7 +105,10 @@ class ChatTemplate:
             ChatRequestError: It asks for what cannot be, or is malformed.
         """
         handle = _POINTER()
-        text = json.dumps(body).encode()
+        try:
+            text = json.dumps(body).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ChatRequestError(str(error)) from error
         found = self._library.call("ggufcluster_chat_ask", self._handle, text, handle)
         return Answer(self._library, self._library.taken(found), handle.value)
 

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ggufcluster.bindings.llama import Llama
 from ggufcluster.bindings.steps import begin_in_thread
+from ggufcluster.errors import ModelCallError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
-    from pathlib import PurePosixPath
+    from os import PathLike
 
     from ggufcluster.workflows.events import Event
 
 Result = TypeVar("Result")
+
+
+class _Stream:
+    """A stream that has its turn.
+
+    Attributes:
+        reader: The task that took the last part, while none is computed.
+    """
+
+    reader: asyncio.Task[Any] | None = None
 
 
 class AsyncLlama:
@@ -24,6 +35,8 @@ class AsyncLlama:
 
     A call that is cancelled, or a stream that is closed, ends the computation at its next step, of
     a long prompt at the next ubatch, and only then ends itself: the model can be used at once.
+    Close a stream that you leave: others wait for it. Only the task that reads it does not; if that
+    makes another call, the stream is over and says so.
 
     Attributes:
         model: The model; while a call is awaited it must be left alone.
@@ -32,11 +45,12 @@ class AsyncLlama:
     def __init__(self, model: Llama) -> None:
         self.model = model
         self._turn = asyncio.Lock()
+        self._stream: _Stream | None = None
 
     @classmethod
     async def load(
         cls,
-        model_path: str | PurePosixPath,
+        model_path: str | PathLike[str],
         *,
         on_event: Callable[[Event], object] | None = None,
         **options: Any,
@@ -78,6 +92,7 @@ class AsyncLlama:
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run anything that uses the model, in a thread and when it is its turn."""
+        self._pass_by()
         async with self._turn:
             return await self._step(work)
 
@@ -95,13 +110,33 @@ class AsyncLlama:
         return self._parts(start) if stream else await self.run(start)
 
     async def _parts(self, start: Callable[[], Iterator[Any]]) -> AsyncGenerator[Any, None]:
-        async with self._turn:
+        self._pass_by()
+        await self._turn.acquire()
+        stream = self._stream = _Stream()
+        try:
             parts: Any = await self._step(start)
             try:
                 while (part := await self._step(partial(next, parts, None))) is not None:
+                    stream.reader = asyncio.current_task()
                     yield part
+                    stream.reader = None
+                    if self._stream is not stream:
+                        raise ModelCallError("the reader of a stream made another call meanwhile")
             finally:
                 await self._step(parts.close)
+        finally:
+            if self._stream is stream:
+                self._leave()
+
+    def _pass_by(self) -> None:
+        """End the stream that nobody will read on: its reader is here, or has ended."""
+        reader = self._stream and self._stream.reader
+        if reader and (reader is asyncio.current_task() or reader.done()):
+            self._leave()
+
+    def _leave(self) -> None:
+        self._stream = None
+        self._turn.release()
 
     async def _step(self, work: Callable[[], Result]) -> Result:
         """Run one piece of work in a thread; cancelled, tell it to stop and wait until it has."""

@@ -43,6 +43,7 @@ class ChatHandler:
         **arguments: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
         """Answer; llama_cpp says what the arguments mean."""
+        old = arguments.get("functions") is not None
         fields = ("functions", "function_call", "tools", "tool_choice", "response_format")
         body = request_body(
             messages,
@@ -64,11 +65,17 @@ class ChatHandler:
                 **arguments,
             )
         if stream:
-            return self._pieces(llama, answer, completion)
-        return _whole(answer, completion)
+            return self._pieces(llama, answer, completion, old=old)
+        whole = _whole(answer, completion)
+        return _with_function_call(whole, "message") if old else whole
 
     def _pieces(
-        self, llama: ThreadedLlama, answer: Answer, chunks: Generator[dict[str, Any], None, None]
+        self,
+        llama: ThreadedLlama,
+        answer: Answer,
+        chunks: Generator[dict[str, Any], None, None],
+        *,
+        old: bool,
     ) -> Iterator[dict[str, Any]]:
         tokens = _control_tokens(llama, answer)
         role: dict[str, Any] | None = {"role": "assistant"}
@@ -77,7 +84,8 @@ class ChatHandler:
                 if role is not None:
                     yield _piece(chunk, role)
                     role = None
-                yield from _read_piece(answer, chunk)
+                for piece in _read_piece(answer, chunk):
+                    yield _with_function_call(piece, "delta") if old else piece
 
 
 def _control_tokens(llama: ThreadedLlama, answer: Answer) -> list[int]:
@@ -138,6 +146,16 @@ def _read(answer: Answer, text: str, finish: str | None) -> dict[str, Any]:
 
 def _finish(finish: str, message: dict[str, Any]) -> str:
     return "tool_calls" if finish == "stop" and message.get("tool_calls") else finish
+
+
+def _with_function_call(answer: dict[str, Any], part: str) -> dict[str, Any]:
+    """Give the first call also in the form that came before tools, to whom asked in it."""
+    choice = answer["choices"][0]
+    found = choice[part]
+    calls = [call for call in found.get("tool_calls", ()) if call.get("index", 0) == 0]
+    if calls:
+        choice[part] = {**found, "function_call": calls[0]["function"]}
+    return answer
 
 
 def _head(completion: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class ChatOptions(TypedDict, total=False):
@@ -31,7 +32,7 @@ class ChatOptions(TypedDict, total=False):
 
 
 def request_body(
-    messages: Sequence[Mapping[str, Any]],
+    messages: Iterable[Any],
     options: ChatOptions,
     *,
     functions: Sequence[Mapping[str, Any]] | None = None,
@@ -41,7 +42,7 @@ def request_body(
     """Return the body of a chat completion request in OpenAI's form.
 
     Args:
-        messages: The conversation.
+        messages: The conversation; calls and results of functions become those of tools.
         options: What llama_cpp has no arguments for.
         functions: Tools in the form that came before tools.
         function_call: Choice of a tool in that form.
@@ -55,5 +56,29 @@ def request_body(
             if isinstance(function_call, str)
             else {"type": "function", "function": dict(function_call)}
         )
-    fields: dict[str, Any] = {"messages": list(messages), **asked, **options}
+    fields: dict[str, Any] = {"messages": _with_tool_calls(messages), **asked, **options}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _with_tool_calls(messages: Iterable[Any]) -> list[Any]:
+    """Return a conversation in which functions, as they were before tools, are tools.
+
+    Messages may be objects of the `openai` package. What is no message is left to be refused.
+    """
+    found: list[Any] = []
+    call = "call_0"
+    for number, given in enumerate(messages):
+        message = given.model_dump(exclude_none=True) if hasattr(given, "model_dump") else given
+        fields = dict(message) if isinstance(message, Mapping) else {}
+        if fields.get("function_call") and not fields.get("tool_calls"):
+            call = f"call_{number}"
+            function = fields.pop("function_call")
+            message = {**fields, "tool_calls": [_tool_call(call, function)]}
+        elif fields.get("role") == "function":
+            message = {**fields, "role": "tool", "tool_call_id": call}
+        found.append(message)
+    return found
+
+
+def _tool_call(name: str, function: Any) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": function}

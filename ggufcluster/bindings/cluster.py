@@ -168,6 +168,13 @@ class Cluster:
         if self._started:
             self.down()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._started:
+            await self.down_async()
+
     def __repr__(self) -> str:
         return f"<Cluster {self.record.model or 'head'} at {self.record.root}>"
 

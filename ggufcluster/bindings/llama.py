@@ -8,7 +8,7 @@ import threading
 import weakref
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ggufcluster.adapters.chat_library import ChatLibrary
@@ -20,8 +20,13 @@ from ggufcluster.bindings.resources import Resources, choose_msa, lost_ports, re
 from ggufcluster.bindings.steps import Steps
 from ggufcluster.bindings.threaded_llama import ENGINE, ThreadedLlama, token_text
 from ggufcluster.bindings.token_texts import TokenTexts
-from ggufcluster.errors import ChatRequestError, ConfigError, EngineFailedError
-from ggufcluster.wiring import World, settings_of, wish_of
+from ggufcluster.errors import (
+    ChatRequestError,
+    ConfigError,
+    EngineFailedError,
+    WorkerAddressError,
+)
+from ggufcluster.wiring import World, pretrained, settings_of, wish_of
 from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.events import Finished, Progress, Started, Workflow
 from ggufcluster.workflows.machines import survey
@@ -29,7 +34,8 @@ from ggufcluster.workflows.plan_notes import describe
 from ggufcluster.workflows.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
+    from os import PathLike
 
     from ggufcluster.core.plan import Plan
     from ggufcluster.workflows.choose_template import ChosenTemplate
@@ -38,15 +44,26 @@ if TYPE_CHECKING:
 llama_cpp: Any = ENGINE.library.llama_cpp
 _LOOK_SECONDS = 0.2
 _PARTS = 1000
+_LAST_PORT = 65535
+# llama.cpp rounds a context up to this; llama_cpp's own arrays must not be shorter.
+_CONTEXT_STEP = 256
 _KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
 # Our arguments by the options of `up` that they are.
 _SAME = ("kv_type", "msa", "template", "template_style", "accept_new_host_keys", "allow_public")
 _SETTINGS = {"model": "model_path", "ctx": "n_ctx", "ubatch": "n_ubatch"} | {n: n for n in _SAME}
 # What the plan decides; each would contradict it in silence.
 _OURS = frozenset(
-    "n_gpu_layers split_mode main_gpu tensor_split vocab_only use_mmap use_mlock n_batch"
-    " flash_attn offload_kqv op_offload type_k type_v rpc_servers embeddings".split()
+    "n_gpu_layers split_mode main_gpu tensor_split vocab_only use_mmap use_mlock flash_attn"
+    " offload_kqv op_offload embeddings".split()
 )
+_NATIVE = frozenset({"_stack", "_model", "_ctx"})
+# Those that have another name here.
+_RENAMED = {
+    "rpc_servers": "workers, or endpoints if they run already",
+    "n_batch": "n_ubatch",
+    "type_k": "kv_type",
+    "type_v": "kv_type",
+}
 
 
 class Llama(ThreadedLlama):
@@ -61,7 +78,8 @@ class Llama(ThreadedLlama):
         workers: ``[user@]host[:ssh-port]``, ``local`` or ``local:N``; None takes the settings, and
             with none at all everything is computed here.
         endpoints: ``address:port`` of workers that run already; they are left running.
-        n_ctx: Tokens of context; ``max`` takes the most that fits, None the largest usual one.
+        n_ctx: Tokens of context; ``max``, or 0, takes the most that fits, None the largest usual
+            one.
         n_ubatch: Tokens per ubatch; None takes the family's.
         kv_type: Type of the KV cache: ``f16``, ``q8_0`` or ``q4_0``; None takes the family's.
         msa: Path of sparse attention: ``auto``, ``native``, ``generic`` or ``dense``.
@@ -83,15 +101,15 @@ class Llama(ThreadedLlama):
 
     def __init__(
         self,
-        model_path: str | PurePosixPath,
+        model_path: str | PathLike[str],
         *,
         workers: Iterable[str] | None = None,
-        endpoints: Sequence[str] = (),
+        endpoints: Iterable[str] = (),
         n_ctx: int | str | None = None,
         n_ubatch: int | None = None,
         kv_type: str | None = None,
         msa: str | None = None,
-        template: str | PurePosixPath | None = None,
+        template: str | PathLike[str] | None = None,
         template_style: str | None = None,
         accept_new_host_keys: bool | None = None,
         allow_public: bool | None = None,
@@ -99,10 +117,12 @@ class Llama(ThreadedLlama):
         **options: Any,
     ) -> None:
         _check_options(options)
+        endpoints = tuple(map(_endpoint, _listed(endpoints)))
+        self._native: dict[str, Any] = {}
         self._arguments = {
             "model_path": str(model_path),
             "workers": None if workers is None else tuple(_listed(workers)),
-            "endpoints": tuple(endpoints),
+            "endpoints": endpoints,
             "n_ctx": n_ctx,
             "n_ubatch": n_ubatch,
             "kv_type": kv_type,
@@ -115,11 +135,51 @@ class Llama(ThreadedLlama):
         }
         flags = flags_of(
             () if endpoints and workers is None else self._arguments["workers"],
-            {name: self._arguments[argument] for name, argument in _SETTINGS.items()},
+            {name: self._arguments[argument] for name, argument in _SETTINGS.items()}
+            | {"ctx": "max" if n_ctx == 0 else n_ctx},
         )
         self._give_up = False
         self.stop_asked = threading.Event()
-        Steps(self._start(flags, tuple(endpoints), options)).result(on_event)
+        self._turn, self._changes = threading.RLock(), 0
+        Steps(self._start(flags, endpoints, options)).result(on_event)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NATIVE:
+            self._native[name] = value  # what frees them must not hold the whole model
+        super().__setattr__(name, value)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        additional_files: list[str] | None = None,
+        local_dir: str | PathLike[str] | None = None,
+        local_dir_use_symlinks: object = "auto",  # noqa: ARG003 - nobody heeds it any more
+        cache_dir: str | PathLike[str] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Download a model as ``ggufcluster download`` does, and load it.
+
+        Args:
+            repo_id: ``owner/name`` on the hub.
+            filename: File or shell pattern; one shard stands for its set, None for the only model.
+            additional_files: Further files or patterns, which are fetched to the same folder.
+            local_dir: Folder for the files; None takes ``owner/name`` in `cache_dir`, or in the
+                folder of models.
+            local_dir_use_symlinks: Without effect, as in the `huggingface_hub` of today.
+            cache_dir: Folder for models.
+            on_event: Called with each event of download and start.
+            options: Of `Llama`.
+
+        Raises:
+            DownloadError: Of the kind that tells what failed.
+        """
+        folder = local_dir or (Path(cache_dir) / repo_id if cache_dir else None)
+        work = pretrained(repo_id, folder, names=(filename, *(additional_files or ())))
+        return cls(Steps(work).result(on_event), on_event=on_event, **options)
 
     def __getstate__(self) -> dict[str, Any]:
         return self._arguments  # a copy is a model of its own, with workers of its own
@@ -163,7 +223,7 @@ class Llama(ThreadedLlama):
             group.stop()
             world.close()
             raise
-        held = Resources(world, group, self._engine, ENGINE.library, held=vars(self), msa=msa)
+        held = Resources(world, group, self._engine, ENGINE.library, held=self._native, msa=msa)
         self._finalizer = weakref.finalize(self, held.close)
         try:
             yield from self._load(plan, chosen, options)
@@ -179,17 +239,23 @@ class Llama(ThreadedLlama):
         done = [0.0]
         self._progress_callback = _progress(weakref.ref(self), done)
         embedding = options.pop("embedding", False)
+        if options.get("draft_model") is not None:
+            options = options | {"logits_all": True}  # llama_cpp keeps too few of them else
         work = partial(super().__init__, **options | _arguments(plan))
         with ENGINE.library.recorded() as log:
             steps = self._engine.follow(work, _LOOK_SECONDS)
             try:
                 for _ in steps:
                     yield Progress(label, int(done[0] * _PARTS), _PARTS)
-            except ValueError as error:
-                raise EngineFailedError(plan.spec.alias, reason=reason_of(log, error)) from error
+            except (ValueError, RuntimeError) as error:
+                reason = reason_of(log, str(error))
+                raise EngineFailedError(plan.spec.alias, reason=reason) from error
             finally:
                 self._give_up = True
                 steps.close()
+            if self.lora_path and not self._lora_adapter:
+                reason = f"{self.lora_path} is no adapter for it"
+                raise EngineFailedError(plan.spec.alias, reason=reason_of(log, reason))
         if embedding:
             self._engine.call(partial(llama_cpp.llama_set_embeddings, self._ctx.ctx, True))
             self.context_params.embeddings = True
@@ -232,14 +298,25 @@ def _check_options(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name in _OURS:
             raise ConfigError(f"{name} is decided by ggufcluster", source="Llama")
+        if name in _RENAMED:
+            raise ConfigError(f"it is called {_RENAMED[name]}", source=f"Llama: {name}")
         if name == "verbose" and value:
             raise ConfigError("listen to the logger ggufcluster.engine instead", source="verbose")
         if name not in known:
             raise TypeError(f"Llama() has no argument {name!r}")
+        if name == "lora_path" and value and not Path(value).is_file():
+            raise ConfigError(f"{value}: no such file", source=name)
 
 
 def _listed(workers: Iterable[str]) -> Iterable[str]:
     return (workers,) if isinstance(workers, str) else workers
+
+
+def _endpoint(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
+        raise WorkerAddressError(text, reason="write it as address:port, such as 10.20.20.2:50052")
+    return text
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:
@@ -254,7 +331,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
         "n_gpu_layers": -1 if counts else 0,
         "tensor_split": [float(count) for count in counts] or None,
         "use_mmap": False,
-        "n_ctx": spec.context,
+        "n_ctx": -(-spec.context // _CONTEXT_STEP) * _CONTEXT_STEP,
         "n_batch": spec.ubatch,
         "n_ubatch": spec.ubatch,
         "flash_attn": True,

@@ -97,7 +97,7 @@ def prove(plan: Plan, log: Sequence[str], names: Mapping[str, str]) -> None:
         raise ProofError(tuple(failures))
 
 
-def reason_of(log: Sequence[str], error: Exception) -> str:
+def reason_of(log: Sequence[str], otherwise: str) -> str:
     """Return why loading failed: the engine's own words if there are any."""
     told = [line for line in log if "error" in line.lower() or "failed" in line.lower()]
-    return told[0].strip() if told else str(error)
+    return told[0].strip() if told else otherwise

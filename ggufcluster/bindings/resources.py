@@ -29,7 +29,7 @@ class Resources:
         group: The workers.
         thread: Where the engine runs.
         library: The engine.
-        held: The attributes of the model: `_stack`, `_model` and `_ctx` appear there.
+        held: Where `_stack`, `_model` and `_ctx` of the model appear.
         msa: Path and index type of sparse attention, None for a model without.
     """
 
@@ -74,19 +74,17 @@ class Resources:
 
     def disown(self) -> None:
         """Forget the native objects; those that are not free yet would make us wait for ever."""
-        for name, handle in (("_model", "model"), ("_ctx", "ctx")):
-            if name in self._held:
-                setattr(self._held[name], handle, None)
-                self._held[name] = _Gone(self._thread)
-        if hasattr(self._held.get("tokenizer_"), "_model"):
-            self._held["tokenizer_"]._model = _Gone(self._thread)  # noqa: SLF001 - it has its own
+        for name in ("_model", "_ctx"):
+            if native := self._held.get(name):
+                vars(native).clear()  # with it goes what would free it
+                native.__class__ = _Gone  # for tokenizers, too, which refer to it
+                native._thread = self._thread  # noqa: SLF001 - it is one of ours now
 
 
 class _Gone:
-    """Stands where a native object was, and says why it is not there."""
+    """What a native object becomes when it is gone: it says why."""
 
-    def __init__(self, thread: EngineThread) -> None:
-        self._thread = thread
+    _thread: EngineThread
 
     def __getattr__(self, name: str) -> Any:
         self._thread.require()

@@ -175,6 +175,7 @@ _TABLE: tuple[
     (errors.ForkedProcessError, 63, _text("load it after the fork, or start processes by spawn")),
     (errors.EngineFailedError, 64, _text("see the logger ggufcluster.engine; load it anew")),
     (errors.ChatRequestError, 66, _text("see the reason; the model itself is well")),
+    (errors.ModelCallError, 67, _text("see the reason; the model itself is well")),
     (errors.BindingError, 65, _text("load it anew")),
     (errors.ClusterBusyError, 60, _busy),
     (errors.ClusterUnhealthyError, 61, _unhealthy),

@@ -66,6 +66,7 @@
     │   ├── ModelClosedError        a model is used after it was closed
     │   ├── ForkedProcessError      a model is used in a forked process
     │   ├── EngineFailedError       the engine gave up inside this process
+    │   ├── ModelCallError          a call asks a model for what it cannot do
     │   └── ChatRequestError        a chat request in this process is malformed
     ├── ClusterBusyError            another ggufcluster command is at work
     └── ClusterUnhealthyError       status found something wrong
@@ -81,6 +82,7 @@ from ggufcluster.errors.binding import BindingError as BindingError
 from ggufcluster.errors.binding import ChatRequestError as ChatRequestError
 from ggufcluster.errors.binding import EngineFailedError as EngineFailedError
 from ggufcluster.errors.binding import ForkedProcessError as ForkedProcessError
+from ggufcluster.errors.binding import ModelCallError as ModelCallError
 from ggufcluster.errors.binding import ModelClosedError as ModelClosedError
 from ggufcluster.errors.download import AccessDeniedError as AccessDeniedError
 from ggufcluster.errors.download import ChecksumError as ChecksumError

@@ -35,6 +35,14 @@ class EngineFailedError(BindingError):
         self.reason = reason
 
 
+class ModelCallError(BindingError):
+    """A call asks a model for what it cannot do; the model itself is well."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model cannot do that: {reason}")
+        self.reason = reason
+
+
 class ChatRequestError(BindingError):
     """The engine cannot serve a chat request, or cannot read what the model wrote for it."""
 

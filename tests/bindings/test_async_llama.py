@@ -138,3 +138,39 @@ asyncio.run(main())
     assert found["ended"] == "CancelledError"
     assert found["left"] == {}
     assert found["stderr"] == ""
+
+
+def test_a_stream_that_is_left_holds_nobody_up(programs: Programs) -> None:
+    """Its reader can make other calls and close the model; read on, the stream says so."""
+    found = programs.run(
+        BEGINNING
+        + """
+async def main():
+    here = PLACE | {"workers": []}
+    async with await AsyncLlama.load(TOY, embedding=True, **here, **FEW) as llama:
+        alone = text(await llama.create_chat_completion(QUESTION, **ASK))
+        left = await llama.create_completion("Paris", stream=True, max_tokens=500)
+        await anext(left)
+        after = text(await llama.create_chat_completion(QUESTION, **ASK))
+        try:
+            await anext(left)
+        except Exception as error:
+            told = type(error).__name__
+        before = llama.model._changes  # each text is one
+        texts = asyncio.ensure_future(llama.create_embedding(["word"] * 100_000))
+        await asyncio.sleep(0.1)
+        texts.cancel()
+        given_up = (await asyncio.gather(texts, return_exceptions=True))[0]
+        embedded = llama.model._changes - before
+        last = await llama.create_completion("Paris", stream=True, max_tokens=500)
+        await anext(last)
+    report(same=alone == after, told=told, given_up=type(given_up).__name__, embedded=embedded)
+
+asyncio.run(main())
+"""
+    )
+    assert found["same"] is True
+    assert found["told"] == "ModelCallError"
+    assert found["given_up"] == "CancelledError"
+    assert found["embedded"] < 100_000
+    assert found["stderr"] == ""

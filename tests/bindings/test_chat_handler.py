@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -219,3 +220,37 @@ def test_shares_of_tokens_are_given_in_the_form_of_chats() -> None:
 def _with_shares(piece: dict[str, Any], shares: dict[str, Any]) -> dict[str, Any]:
     piece["choices"][0]["logprobs"] = shares
     return piece
+
+
+def test_functions_are_called_in_their_own_form() -> None:
+    """Who asks with functions finds the first call as one, too; its result is that of a tool."""
+    function = CALL["function"]
+    asked: Any = {"functions": [{"name": "f"}]}
+    message = ask(FakeLlama("CALL"), **asked)["choices"][0]["message"]
+    assert (message["function_call"], message["tool_calls"]) == (function, [CALL])
+    parts = [part["choices"][0]["delta"] for part in ask(FakeLlama("CALL"), stream=True, **asked)]
+    assert parts[1] == {"tool_calls": [CALL], "function_call": function}
+    assert parts[2] == {}
+
+    past = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "function_call": function},
+        {"role": "function", "name": "f", "content": "sunny"},
+    ]
+    told = request_body(past, {}, **asked)["messages"]
+    assert told[:-2] == MESSAGES
+    call, result = told[-2:]
+    assert [one["function"] for one in call["tool_calls"]] == [function]
+    assert "function_call" not in call
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["tool_calls"][0]["id"])
+
+
+def test_messages_may_be_objects_of_openai() -> None:
+    """What `create_chat_completion_openai_v1` answered can stand in the next conversation."""
+    message = SimpleNamespace(
+        model_dump=lambda *, exclude_none: {"role": "assistant", "content": str(exclude_none)}
+    )
+    assert request_body([message, "odd"], {})["messages"] == [
+        {"role": "assistant", "content": "True"},
+        "odd",
+    ]

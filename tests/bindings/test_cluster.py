@@ -209,6 +209,26 @@ def test_up_can_be_awaited() -> None:
     assert asyncio.run(work()) == ("free", 5)
 
 
+def test_an_awaited_block_takes_down_what_it_started() -> None:
+    """Leaving it ends a cluster that came up for it, and not one that ran before."""
+    ended: list[bool] = []
+
+    class Ending(Slow):
+        def down(self, *, on_event: object = None) -> bool:
+            ended.append(self._started and on_event is None)
+            return True
+
+    async def work() -> None:
+        async with await Ending.up_async(ctx=2) as cluster:
+            assert ended == []
+        cluster._started = False
+        async with cluster:
+            pass
+
+    asyncio.run(work())
+    assert ended == [True]
+
+
 def test_a_cancelled_up_undoes_what_it_began() -> None:
     """Cancelling waits until the work is undone; the task then ends cancelled."""
     Slow.said.clear()

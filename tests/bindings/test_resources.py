@@ -50,6 +50,13 @@ class FakeLibrary:
         self.variables[name] = value
 
 
+class Native:
+    """An object of llama_cpp."""
+
+    def __init__(self) -> None:
+        self.handle = 1
+
+
 class Model:
     """The resources of a pretended model, with what became of each.
 
@@ -65,7 +72,7 @@ class Model:
         self.thread = EngineThread("toy", frozenset({END}))
         stack = ExitStack()
         stack.callback(self.done.append, "freed")
-        native = SimpleNamespace(model=1, ctx=1)
+        native = Native()
         self.held: dict[str, Any] = {"_stack": stack, "_model": native, "_ctx": native}
         world: Any = SimpleNamespace(close=lambda: self.done.append("closed"))
         library: Any = self.library
@@ -114,9 +121,13 @@ def test_everything_is_given_back_once(model: Model) -> None:
 
 def test_what_is_gone_says_why(model: Model) -> None:
     """An object of a closed model raises that it is closed, not some attribute error."""
+    native = model.held["_model"]  # as a tokenizer of llama_cpp keeps it
+    assert native.handle == 1
     model.resources.close()
     with pytest.raises(ModelClosedError):
         _ = model.held["_ctx"].anything
+    with pytest.raises(ModelClosedError):
+        _ = native.handle
 
 
 def test_what_a_lost_worker_holds_is_let_go(model: Model) -> None:

@@ -6,6 +6,7 @@ found.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import assert_type
 
 from ggufcluster import AsyncLlama, Cluster, Llama, Steps
@@ -23,6 +24,8 @@ def main() -> str:
     with Llama("m.gguf", workers=["local"], n_ctx=4096) as model:
         assert_type(model.tokenize(b"x"), list[int])
         model.create_chat_completion([], reasoning_effort="none", stream=True)
+    assert_type(Llama.from_pretrained("a/b", "*.gguf", workers="local:2"), Llama)
+    Llama(Path("m.gguf"), template=Path("t.jinja"), endpoints=["10.0.0.2:50052"]).close()
     Cluster.up(["local"], kv_tipe="f16")  # type: ignore[call-arg]
     Llama("m.gguf", workers=3)  # type: ignore[arg-type]
     return cluster.base_url
@@ -30,6 +33,8 @@ def main() -> str:
 
 async def later() -> None:
     """Await what a model in this process computes."""
-    async with await AsyncLlama.load("m.gguf", workers=["local"]) as llama:
+    async with await Cluster.up_async(["local"], model=Path("m.gguf")) as cluster:
+        assert_type(cluster, Cluster)
+    async with await AsyncLlama.load(Path("m.gguf"), workers=["local"]) as llama:
         assert_type(await llama.run(llama.model.n_ctx), int)
         await llama.embed(["x"])  # type: ignore[attr-defined]
