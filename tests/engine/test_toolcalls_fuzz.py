@@ -1,18 +1,15 @@
 """What the template writes of a call, the reader makes the same call of: tools nobody thought of.
 
-The conversations are drawn, the same ones in every run. `tool_schemas.py` draws the tools.
+The turns were drawn, by `drawn_turns.py`; `tool_schemas.py` has what tools look like.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from ggufcluster.adapters.chat_library import Answer, AnswerState, ChatLibrary, ChatTemplate
 from ggufcluster.core.chat_template import render
@@ -20,108 +17,21 @@ from ggufcluster.core.template_conversations import Conversation, Renderer, cont
 from ggufcluster.core.template_style import Style
 from ggufcluster.core.toolcall_answer import OpenAiMerge, openai_answer
 from ggufcluster.workflows.templates import FoundTemplate, make_style
-from tests.engine.tool_schemas import (
-    NAMESPACE,
-    TEXTS,
-    TOOL_NAMES,
-    Tool,
-    expressible,
-    read_as,
-    tools,
-    typed,
-)
+from tests.engine.drawn_turns import WHITE_SPACE, kept
+from tests.engine.tool_schemas import expressible, read_as, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ggufcluster.core.engine import Engine
     from ggufcluster.core.toolcall_answer import Answer as Read
+    from tests.engine.drawn_turns import Turn
 
 pytestmark = pytest.mark.engine
 
 SHAPE = (Path(__file__).parents[1] / "data" / "templates" / "m3-shape.jinja").read_text()
-DRAWN = settings(
-    max_examples=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-WHITE_SPACE = " \t\r\n"
 THINK_END = "</mm:think>"
 _TURN, _TURN_END = "]~b]ai\n", "[e~[\n]~b]user\n"
-_MARKS = (NAMESPACE + "<", "mm:think", "tool_call>")
-
-
-def _plain(text: str) -> bool:
-    """Tell whether a text holds no markup, nor may become some with what follows it."""
-    return not any(mark in text for mark in _MARKS) and not text.endswith(("]", "[", "<", ">"))
-
-
-WORDS = st.one_of(st.sampled_from(["", "", "Hi.\n", " \n", "\n\nSo.\n"]), TEXTS.filter(_plain))
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn of the model: blocks of calls, each with the text before it.
-
-    Attributes:
-        tools: The tools offered.
-        blocks: Text and calls; a call is a tool's name, its arguments, and what is to be read.
-        after: The text behind the last block.
-        thought: The thinking before all of it.
-        cuts: Where a stream of it is cut into pieces.
-        choice: The value of ``tool_choice``.
-    """
-
-    tools: tuple[Tool, ...]
-    blocks: tuple[tuple[str, tuple[tuple[str, Any, Any], ...]], ...]
-    after: str
-    thought: str
-    cuts: tuple[int, ...]
-    choice: str
-
-    @property
-    def calls(self) -> list[tuple[str, Any, Any]]:
-        """All calls in order."""
-        return [call for _, calls in self.blocks for call in calls]
-
-    @property
-    def offered(self) -> list[dict[str, Any]]:
-        """The tools in OpenAI's form."""
-        return [tool.offered for tool in self.tools]
-
-    @property
-    def content(self) -> str:
-        """The text that a client must get."""
-        words = [*(before for before, _ in self.blocks), self.after]
-        return "".join(text for text in words if text.strip(WHITE_SPACE))
-
-
-@st.composite
-def turns(draw: st.DrawFn) -> Turn:
-    """Any turn with calls."""
-    name = draw(TOOL_NAMES)
-    names = [name, name + draw(st.sampled_from(["x", "-a", "_1"]))][: draw(st.integers(1, 2))]
-    offered = tuple(draw(tools(name)) for name in names)
-    return Turn(
-        offered,
-        tuple(
-            (draw(WORDS), tuple(draw(_calls(offered)) for _ in range(draw(st.integers(1, 3)))))
-            for _ in range(draw(st.integers(1, 2)))
-        ),
-        after=draw(WORDS),
-        thought=draw(WORDS),
-        cuts=tuple(sorted(draw(st.sets(st.integers(0, 600), max_size=20)))),
-        choice=draw(st.sampled_from(["auto", "required"])),
-    )
-
-
-@st.composite
-def _calls(draw: st.DrawFn, offered: tuple[Tool, ...]) -> tuple[str, Any, Any]:
-    tool = draw(st.sampled_from(offered))
-    return (tool.name, *draw(tool.arguments))
 
 
 @pytest.fixture(scope="module")
@@ -208,31 +118,15 @@ def check(template: ChatTemplate, style: Style, turn: Turn, spoken: str) -> None
         assert shown(streamed(ask, cut, state, turn.cuts)) == shown(whole(ask, cut, state))
 
 
-@pytest.fixture(scope="module")
-def drawn() -> list[Turn]:
-    """The turns, the same in every run."""
-    found: list[Turn] = []
-
-    @DRAWN
-    @given(turns())
-    def draw(turn: Turn) -> None:
-        found.append(turn)
-
-    draw()
-    return found
-
-
 @pytest.mark.parametrize("style", Style, ids=lambda style: style.value)
-def test_what_the_template_writes_is_read(
-    library: ChatLibrary, drawn: list[Turn], style: Style
-) -> None:
+def test_what_the_template_writes_is_read(library: ChatLibrary, style: Style) -> None:
     """Calls, text and thinking come back as they were, whole, streamed and cut off."""
     text = make_style(FoundTemplate(SHAPE, "/m3.gguf"), style)
     template = library.open(text)
-    told = [t for t in drawn if all(expressible(style, call[1]) for call in t.calls)]
+    told = [t for t in kept() if all(expressible(style, call[1]) for call in t.calls)]
     talks = [conversation(turn) for turn in told]
     ours = render(text, [context_of(talk, Renderer()) for talk in talks])
     for turn, talk, prompt in zip(told, talks, ours, strict=True):
         theirs = template.ask(request_of(talk)).asked["prompt"]
         check(template, style, turn, written(theirs, prompt.text, turn))
-    assert len([call for turn in told for call in turn.calls]) > 60
+    assert len([call for turn in told for call in turn.calls]) > 200
