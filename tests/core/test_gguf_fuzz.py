@@ -6,7 +6,7 @@ import io
 import struct
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggufcluster.core.ggml_types import LAYOUTS, TensorType, tensor_bytes
@@ -23,7 +23,14 @@ from ggufcluster.core.gguf_write import GgufModel, Tensor, array, string
 from ggufcluster.errors import ModelFileError
 from tests.workflows.tiny_model import tiny
 
-FUZZ = settings(deadline=None, database=None, derandomize=True, max_examples=300)
+# Nothing that a busy machine changes: neither deadlines nor the check for drawing too slowly.
+FUZZ = settings(
+    deadline=None,
+    database=None,
+    derandomize=True,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 VALID = GgufModel(
     {**tiny(2).metadata, "words": array(ValueType.STRING, ["a", "b"])}, tiny(2).tensors
