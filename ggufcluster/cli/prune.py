@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,13 @@ import typer
 from ggufcluster.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ggufcluster.cli.output import Output
+    from ggufcluster.core.prune import Entry
     from ggufcluster.workflows.prune import Pruned
+
+_FEW = 4  # more of what stays for one reason are counted; --json names all
 
 
 def register(app: typer.Typer) -> None:
@@ -78,10 +84,22 @@ def _show(output: Output, host: str, pruned: Pruned, *, dry_run: bool) -> None:
     output.heading(host)
     for entry in pruned.removed:
         output.line(f"  {size_text(entry.size):>8}  {entry.path}")
+    by_reason: dict[str, list[Entry]] = {}
     for kept in pruned.kept:
-        output.line(f"  kept: {kept.entry.path}: {kept.reason}")
+        by_reason.setdefault(kept.reason, []).append(kept.entry)
+    for reason, entries in by_reason.items():
+        for what in _named(entries):
+            output.line(f"  kept: {what}: {reason}")
     done = "would be freed" if dry_run else "freed"
     output.line(f"  {size_text(pruned.size)} {done} in {pruned.cache}")
+
+
+def _named(entries: Sequence[Entry]) -> list[str]:
+    """Name each of a few entries, and say of many how many of what they are."""
+    if len(entries) <= _FEW:
+        return [entry.path for entry in entries]
+    counts = Counter(entry.kind.value for entry in entries)
+    return [" and ".join(f"{count} in {kind}" for kind, count in counts.items())]
 
 
 def _data(pruned: Pruned, *, dry_run: bool) -> dict[str, Any]:

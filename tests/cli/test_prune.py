@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from ggufcluster.adapters.files import FileLock
 from ggufcluster.cli.app import app
 from ggufcluster.workflows.build import BuildRequest
 from ggufcluster.workflows.prune import current_fingerprints
@@ -48,6 +49,25 @@ def test_scripts_get_paths_bytes_and_the_sum(engines: Path) -> None:
     assert host["bytes"] == host["removed"][0]["bytes"] > 0
     assert (host["kept"], host["dry_run"]) == ([], False)
     assert len(list(engines.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(4, [f"sources/{OLD}{n}" for n in range(4)]), (5, ["5 in sources"])],
+)
+def test_much_that_stays_is_counted(engines: Path, count: int, told: list[str]) -> None:
+    """Of a few entries that stay for one reason the names are told, of more the number."""
+    cache = engines.parent
+    write_texts(cache / "sources", {f"{OLD}{number}/x": "x" for number in range(count)})
+    lock = FileLock(cache / "builds" / "lock")
+    assert lock.acquire("a build") is None
+    try:
+        done = CliRunner().invoke(app, ["prune", "--dry-run"])
+    finally:
+        lock.release()
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    kept = [line for line in lines if line.startswith("kept")]
+    assert kept == [f"kept: {what}: a build is at work" for what in told]
 
 
 def test_a_worker_that_is_not_there_stops_it_before(engines: Path, free_port: int) -> None:
