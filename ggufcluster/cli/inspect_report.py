@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ggufcluster.core.model import ModelFacts
     from ggufcluster.core.tensor_classes import ClassQuantisation
 
-_WIDTH = 80
 _SHOWN_KV_TYPES = ("f16", "q8_0", "q4_0")
 _ATTENTION = {
     ModelKind.M3_SPARSE: "sparse: the indexer is there",
@@ -50,8 +48,7 @@ def show(output: Output, found: Inspection, *, template: str | None, as_json: bo
     output.table(("layers", "each", "memory"), list(_layer_rows(found.facts)))
     for warning in found.warnings:
         output.line()
-        for line in textwrap.wrap(f"note: {warning}", _WIDTH, break_on_hyphens=False):
-            output.line(line)
+        output.paragraph(f"note: {warning}")
 
 
 def _pairs(found: Inspection, template: str | None) -> Iterator[tuple[str, str]]:

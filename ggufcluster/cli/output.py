@@ -104,6 +104,13 @@ class Output:
         for number, line in enumerate(lines):
             self._out.print(Text(line, "" if number else "bold"))
 
+    def paragraph(self, text: str, *, mark: str = "") -> None:
+        """Print text wrapped between words, behind a mark in its first line."""
+        room = max(_NARROWEST, min(_WIDTH, self._out.width) - cell_len(mark))
+        for line in _wrapped(text, room):
+            self.line(mark + line)
+            mark = " " * len(mark)
+
     def pairs(self, rows: Iterable[tuple[str, str]]) -> None:
         """Print names and values below each other, each value whole on its line."""
         found = list(rows)

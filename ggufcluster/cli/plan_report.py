@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ggufcluster.core.placement import Share
     from ggufcluster.workflows.planning import Outlook
 
-_WIDTH = 78
 _ROUND = 100
 
 
@@ -45,11 +43,11 @@ def show(output: Output, found: Outlook, *, as_json: bool) -> None:
     if found.expectation is not None:
         output.heading("Bounds for one request: real runs stay below")
         output.table(("of", "tokens/s", "what binds"), _bounds(found.expectation))
-        for line in textwrap.wrap(_lacking(found.expectation), _WIDTH, break_on_hyphens=False):
-            output.line(line)
+        if lacking := _lacking(found.expectation):
+            output.paragraph(lacking)
     output.heading("Why")
     for reason in reasons(plan):
-        _bullet(output, reason)
+        output.paragraph(reason, mark="- ")
 
 
 def _context(spec: LaunchSpec) -> str:
@@ -161,15 +159,11 @@ def _lacking(expectation: Expectation) -> str:
     """Say once what the bounds leave out: the hosts of each kind of part without figures."""
     bounds = (expectation.decode, expectation.decode_full, expectation.prefill)
     hosts: dict[str, dict[str, None]] = {}
-    for lack in (lack for bound in bounds for lack in bound.unknown):
-        hosts.setdefault(lack.what, {})[lack.host] = None
-    joined = {what: ", ".join(names) for what, names in hosts.items()}
+    for bound in bounds:
+        for lack in bound.unknown:
+            hosts.setdefault(lack.what, {})[lack.host] = None
     groups = [
-        f"{what} {'to' if what == 'link' else 'of'} {names}" for what, names in joined.items()
+        f"{what} {'to' if what == 'link' else 'of'} {', '.join(names)}"
+        for what, names in hosts.items()
     ]
     return f"Not counted for want of figures: {'; '.join(groups)}" if groups else ""
-
-
-def _bullet(output: Output, text: str) -> None:
-    for number, line in enumerate(textwrap.wrap(text, _WIDTH - 2, break_on_hyphens=False)):
-        output.line(("  " if number else "- ") + line)

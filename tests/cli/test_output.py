@@ -227,6 +227,19 @@ def test_a_terminal_too_narrow_for_a_table_is_no_error(
     assert shown.count("COLU") == shown.count("colu") == len(names)
 
 
+@pytest.mark.parametrize(("columns", "most"), [("40", 40), ("200", 80)])
+def test_a_paragraph_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, most: int
+) -> None:
+    """It is wrapped between words, further lines stand below its text, and nothing is lost."""
+    monkeypatch.setenv("COLUMNS", columns)
+    Output().paragraph("word " * 40, mark="- ")
+    lines = capsys.readouterr().out.splitlines()
+    assert most - len(" word") < max(map(len, lines)) <= most
+    assert [line[:6] for line in lines] == ["- word", *["  word"] * (len(lines) - 1)]
+    assert "".join(lines).count("word") == 40
+
+
 def test_a_long_word_stays_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """A path can be copied from a list of values, however long it is."""
     path = "/models/" + "x" * 100
