@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ggufcluster.core.download.choice import choose, first_of_set, is_model
+from ggufcluster.core.download.choice import choose, first_shards
 from ggufcluster.core.download.listing import require_repository_name
 from ggufcluster.errors import ConfigError, FileChoiceError
 from ggufcluster.workflows.download import DownloadRequest, download
@@ -43,12 +43,13 @@ def bring_model(
         raise ConfigError(str(error), source="repo_id") from None
     first, *others = dict.fromkeys(_whole_set(name) for name in names)
     if first and not hub.is_offline:
-        _require_one(first, repository, hub)
+        _require_one(_published(first, repository, hub), first, repository)
     done = yield from download(DownloadRequest(repository, folder, include=first), hub=hub)
     for name in others:
         yield from download(DownloadRequest(repository, folder, include=name), hub=hub)
     if not done.models:
         raise FileChoiceError(f"{first!r} is no model", where=repository, choices=())
+    _require_one([str(path) for path in done.models], first, repository)  # nobody looked offline
     return done.models[0]
 
 
@@ -56,9 +57,11 @@ def _whole_set(name: str | None) -> str | None:
     return name and _SHARD.sub(r"-?????\1", name)
 
 
-def _require_one(pattern: str, repository: str, hub: Hub) -> None:
-    chosen = choose(hub.listing(repository, "main"), include=pattern)
-    sets = sorted({first_of_set(file.path) for file in chosen if is_model(file.path)})
-    if len(sets) > 1:
-        reason = f"has {len(sets)} models that fit {pattern!r}: {', '.join(sets)}"
-        raise FileChoiceError(reason, where=repository, choices=tuple(sets))
+def _published(pattern: str, repository: str, hub: Hub) -> tuple[str, ...]:
+    return first_shards(choose(hub.listing(repository, "main"), include=pattern))
+
+
+def _require_one(models: Sequence[str], pattern: str | None, repository: str) -> None:
+    if len(models) > 1:
+        reason = f"has {len(models)} models that fit {pattern!r}: {', '.join(models)}"
+        raise FileChoiceError(reason, where=repository, choices=tuple(models))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from huggingface_hub import constants
 
 from ggufcluster.adapters.hub import HuggingFaceHub
 from ggufcluster.errors import ConfigError, FileChoiceError
@@ -68,6 +69,17 @@ def test_what_is_not_one_model_is_refused(
     """Several models, none, and a file that is no model are each told."""
     with pytest.raises(FileChoiceError, match=told):
         bring(server, tmp_path, name)
+
+
+def test_offline_several_models_are_refused_as_well(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of those that are here is taken for the one that was meant."""
+    bring(server, tmp_path, NAMES[0], "q/*.gguf", "mmproj*")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(FileChoiceError, match="has 2 models that fit"):
+        bring(server, tmp_path, "*.gguf")
+    assert bring(server, tmp_path, "q/*.gguf")[0] == "q/other-Q8_0.gguf"
 
 
 def test_a_name_that_is_no_repository(server: HubServer, tmp_path: Path) -> None:
