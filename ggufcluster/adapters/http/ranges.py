@@ -265,9 +265,8 @@ def _require(
     found: ContentRange, start: int, end: int, *, total: int | None, host: str
 ) -> ContentRange:
     if not _is_asked_for(found, start, end, total):
-        sent = (
-            f"bytes {found.start}-{found.end - 1} of {'?' if found.total is None else found.total}"
-        )
+        part = f"bytes {found.start}-{found.end - 1}" if found.end else "nothing"
+        sent = f"{part} of {'?' if found.total is None else found.total}"
         raise RemoteChangedError(_other_than(sent, start, end, total), where=host)
     return found
 

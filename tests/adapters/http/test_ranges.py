@@ -129,7 +129,13 @@ def test_a_whole_file_of_another_size_is_refused(
 def test_an_empty_file_has_no_range(hub: HubServer, client: RangeClient) -> None:
     """The refusal of any range of it is how a server tells that it is empty."""
     hub.publish("me/empty", {"a.gguf": b""})
-    assert client.read(hub.address("me/empty", "a.gguf"), 0, 100) == (b"", 0)
+    address = hub.address("me/empty", "a.gguf")
+    assert client.read(address, 0, 100) == (b"", 0)
+    with (
+        pytest.raises(RemoteChangedError, match="sent nothing of 0 where bytes 0-99 of 100 were"),
+        client.open_range(address, 0, 100, total=100),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("kind", ["shifted", "resized"])
