@@ -56,6 +56,13 @@ def _proof(error: errors.GgufClusterError) -> str:
     return "see `ggufcluster logs head`; the cluster was taken down"
 
 
+def _smoke(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.SmokeError)
+    if any("call" in failure or "loop" in failure for failure in error.failures):
+        return "another --template-style may read the calls; see `ggufcluster logs head`"
+    return "see `ggufcluster logs head`; `ggufcluster chat` shows what it answers"
+
+
 def _busy(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.ClusterBusyError)
     # `down` cannot help against a command at work: it would be refused with the same words.
@@ -151,11 +158,7 @@ _TABLE: tuple[
     (errors.HeadStartError, 51, _text("its last lines are above")),
     (errors.LoadStalledError, 52, _text("see the log, and the hosts' memory and network")),
     (errors.ProofError, 53, _proof),
-    (
-        errors.SmokeError,
-        55,
-        _text("another --template-style may read the calls; see `ggufcluster logs head`"),
-    ),
+    (errors.SmokeError, 55, _smoke),
     (errors.HeadError, 54, _text("see `ggufcluster status` and `ggufcluster logs head`")),
     (errors.TransferError, 80, _text("check network and proxy; repeated, it goes on where it was")),
     (errors.OfflineError, 81, _text("unset HF_HUB_OFFLINE, or copy the files there")),

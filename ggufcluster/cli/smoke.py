@@ -26,7 +26,7 @@ def smoke(
     It is asked for calls, a loop of them, an answer in JSON and one to a long prompt. The exit code
     is 0 only if all of them pass.
 
-    Example:
+    Examples:
       ggufcluster smoke
       ggufcluster smoke --url http://192.168.1.10:8080
     """

@@ -70,6 +70,8 @@ def test_every_exit_code_is_described() -> None:
         (errors.WorkerFingerprintError("w", theirs="a", ours="b"), 31, "something else listens"),
         (errors.ProofError(("no tool call was parsed",)), 53, "--no-tool-check"),
         (errors.ProofError(("RPC0 holds 0 layers",)), 53, "logs head"),
+        (errors.SmokeError(("two calls: no call for rome",), total=6), 55, "--template-style"),
+        (errors.SmokeError(("a long prompt: no answer",), total=6), 55, "chat` shows"),
         (errors.HeadError("x"), 54, "status"),
         (errors.AccessDeniedError("x", where="a/b", gated=True), 82, "the page of a/b"),
         (errors.AccessDeniedError("x", where="a/b", gated=False), 82, "HF_TOKEN"),
