@@ -127,12 +127,20 @@ def world(settings: Settings) -> Iterator[World]:
     """Open a `World` and close it again; a setting that is wrong is told as it was written."""
     opened = World(settings)
     try:
-        yield opened
+        with told_as_written(settings):
+            yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def told_as_written(settings: Settings) -> Iterator[None]:
+    """Have an error about a setting name the option, variable or line that gave it."""
+    try:
+        yield
     except ConfigError as error:
         error.move(settings.place(error.source))
         raise
-    finally:
-        opened.close()
 
 
 @contextmanager

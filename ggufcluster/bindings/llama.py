@@ -26,7 +26,7 @@ from ggufcluster.errors import (
     EngineFailedError,
     WorkerAddressError,
 )
-from ggufcluster.wiring import World, pretrained, settings_of, wish_of
+from ggufcluster.wiring import World, pretrained, settings_of, told_as_written, wish_of
 from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.events import Finished, Progress, Started, Workflow
 from ggufcluster.workflows.machines import survey
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
 
+    from ggufcluster.config import Settings
     from ggufcluster.core.plan import Plan
     from ggufcluster.workflows.choose_template import ChosenTemplate
     from ggufcluster.workflows.events import Event
@@ -199,6 +200,12 @@ class Llama(ThreadedLlama):
         self, flags: dict[str, object], endpoints: tuple[str, ...], options: dict[str, Any]
     ) -> Workflow[None]:
         settings = settings_of(flags, name_of=lambda s: _SETTINGS.get(s.argument, s.argument))
+        with told_as_written(settings):
+            yield from self._start_with(settings, endpoints, options)
+
+    def _start_with(
+        self, settings: Settings, endpoints: tuple[str, ...], options: dict[str, Any]
+    ) -> Workflow[None]:
         wish = wish_of(settings, extra=())
         require_fresh(endpoints, ENGINE.library)
         world = World(settings)

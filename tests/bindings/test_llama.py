@@ -330,6 +330,7 @@ def test_options_of_the_plan_are_refused(programs: Programs) -> None:
     assert found["swallowed"][0] == "ConfigError"
     assert found["unknown"] == ["TypeError", "Llama() has no argument 'n_cxt'"]
     assert found["many"][0] == "ConfigError"
+    assert found["many"][1].startswith("workers: 9 devices for the 8 layers")
     assert found["missing"][0] == "ConfigError"
     assert found["left"] == {}
 
