@@ -23,14 +23,14 @@ def find_server(url: str | None, api_key_file: Path | None) -> tuple[str, Secret
     from ggufcluster.wiring import world
     from ggufcluster.workflows.status import read_key
 
-    key_file = str(api_key_file) if api_key_file else None
+    key = read_key(str(api_key_file), source="--api-key-file") if api_key_file else None
     if url is not None:
-        return _root(url), read_key(key_file)
+        return _root(url), key
     with world(load_settings(os.environ, folder=Path.cwd(), flags={})) as outside:
         record = outside.store.load()
     if record is None:
         raise ClusterUnhealthyError(("no cluster is up",))
-    return record.root, read_key(key_file or record.api_key_file)
+    return record.root, key or read_key(record.api_key_file)
 
 
 def _root(url: str) -> str:

@@ -80,8 +80,12 @@ def open_api(seams: Seams, record: ClusterRecord) -> Api:
     return seams.api(record.root, read_key(record.api_key_file))
 
 
-def read_key(api_key_file: str | None) -> Secret | None:
+def read_key(api_key_file: str | None, *, source: str = "head.api_key_file") -> Secret | None:
     """Return the first key of a key file, read as llama-server reads it.
+
+    Args:
+        api_key_file: The file; None means that no key is needed.
+        source: What named it.
 
     Raises:
         ConfigError: It cannot be read or holds no key: llama-server would ask for none then.
@@ -92,10 +96,11 @@ def read_key(api_key_file: str | None) -> Secret | None:
         lines = Path(api_key_file).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "they are not ASCII text"
-        raise ConfigError(f"API keys cannot be read: {reason}", source=api_key_file) from None
+        told = f"{api_key_file} cannot be read: {reason}"
+        raise ConfigError(told, source=source) from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise ConfigError("holds no API key", source=api_key_file)
+        raise ConfigError(f"{api_key_file} holds no API key", source=source)
     return Secret(keys[0])
 
 

@@ -553,3 +553,13 @@ def test_the_key_goes_along(tmp_path: Path) -> None:
         done = run(tmp_path, server, "--api-key-file", "keys", "hi")
     assert server.keys == ["Bearer sesame"]
     assert "sesame" not in done.stdout + done.stderr
+
+
+def test_a_key_file_that_is_not_there_is_told_by_its_option(tmp_path: Path) -> None:
+    """Nobody is asked without the key, and the way out is that command's help."""
+    with serving(AGAIN) as server:
+        done = run(tmp_path, server, "--api-key-file", "keys", "hi")
+    assert done.returncode == 3
+    assert "--api-key-file: keys cannot be read: No such file" in done.stderr
+    assert "--help" in done.stderr
+    assert server.keys == []

@@ -136,5 +136,6 @@ def test_a_key_file_without_a_key_is_an_error(tmp_path: Path, data: bytes | None
         keys.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
         read_key(str(keys))
-    assert caught.value.source == str(keys)
+    assert caught.value.source == "head.api_key_file"
+    assert str(keys) in caught.value.reason
     assert "schl" not in str(caught.value)
