@@ -193,7 +193,7 @@ def _request(
     try:
         require_repository_name(repository)
     except ValueError as error:
-        raise ConfigError(str(error), source="command line") from None
+        raise ConfigError(str(error), source="download") from None
     return DownloadRequest(
         repository=repository,
         folder=folder or Path(paths_from_env(os.environ).models) / repository,

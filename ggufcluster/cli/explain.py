@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INTERRUPTED = 130
+# That name themselves in errors about their arguments.
+_COMMANDS = frozenset({"chat", "download", "logs", "up"})
 
 
 def _text(hint: str) -> Callable[[errors.GgufClusterError], str]:
@@ -19,7 +21,7 @@ def _text(hint: str) -> Callable[[errors.GgufClusterError], str]:
 
 def _config(error: errors.GgufClusterError) -> str:
     assert isinstance(error, errors.ConfigError)
-    if error.source.startswith(("command line", "after --", "--", "FILE", "chat", "logs")):
+    if error.source in _COMMANDS or error.source.startswith(("after --", "--", "FILE")):
         return "see that command's --help"
     if error.source.startswith("HF_"):
         return "correct that variable, or leave it unset"
@@ -54,6 +56,12 @@ def _proof(error: errors.GgufClusterError) -> str:
     if any("tool call" in failure for failure in error.failures):
         return "choose a template with --template, or skip this check with --no-tool-check"
     return "see `ggufcluster logs head`; the cluster was taken down"
+
+
+def _model(error: errors.GgufClusterError) -> str:
+    assert isinstance(error, errors.ModelMissingError)
+    how = "name a file that is there" if error.path else "name one with --model FILE"
+    return f"{how}, or download one first"
 
 
 def _smoke(error: errors.GgufClusterError) -> str:
@@ -136,7 +144,7 @@ _TABLE: tuple[
     (errors.WorkerNotReadyError, 33, _text("its last lines are above; see also the host's memory")),
     (errors.WorkerLostError, 29, _text("see that host's memory and log, then load the model anew")),
     (errors.WorkerError, 34, _text("see `ggufcluster status`")),
-    (errors.ModelMissingError, 40, _text("name one with --model FILE, or download one first")),
+    (errors.ModelMissingError, 40, _model),
     (errors.NotGgufError, 41, _text("give a .gguf file, or the first shard of a set")),
     (errors.TruncatedModelError, 42, _text("download that file again")),
     (errors.MixedShardsError, 46, _text("download the whole set again, into a folder of its own")),

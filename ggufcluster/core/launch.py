@@ -87,7 +87,7 @@ def check_extra(words: Sequence[str]) -> None:
     """
     if words and not words[0].startswith("-"):
         raise ConfigError(
-            f"{words[0]!r} is no option; a worker is named with --worker", source="command line"
+            f"{words[0]!r} is no option; a worker is named with --worker", source="up"
         )
     for word in words:
         if word.split("=")[0] in _OURS:

@@ -53,6 +53,9 @@ def test_every_exit_code_is_described() -> None:
     [
         (errors.ConfigError("x", source="workers.hosts"), 3, "ggufcluster config"),
         (errors.ConfigError("x", source="--ctx"), 3, "--help"),
+        (errors.ConfigError("x", source="up"), 3, "--help"),
+        (errors.ModelMissingError("no such file", path="/m"), 40, "a file that is there"),
+        (errors.ModelMissingError("no model was named"), 40, "--model FILE"),
         (errors.ConfigError("x", source="/h/config.toml, ctx"), 3, "example.toml"),
         (errors.ConfigError("x", source="GGUFCLUSTER_CTX"), 3, "correct it there"),
         (errors.ConfigError("x", source="HF_ENDPOINT"), 3, "leave it unset"),
