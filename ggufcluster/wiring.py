@@ -19,6 +19,7 @@ from ggufcluster.config import load_settings
 from ggufcluster.core.build_id import Backend
 from ggufcluster.core.graft import ORIGINAL
 from ggufcluster.core.paths import HostPaths, paths_from_env
+from ggufcluster.core.placement import headroom_of
 from ggufcluster.core.wish import Wish
 from ggufcluster.core.worker_address import SshWorker, parse_worker
 from ggufcluster.errors import ConfigError
@@ -217,17 +218,22 @@ def build_request(settings: Settings) -> BuildRequest:
     )
 
 
-def available_memory(settings: Settings) -> dict[str, int]:
-    """Return the free memory of this machine and of each worker's, in bytes, by name.
+def usable_memory(settings: Settings) -> dict[str, int]:
+    """Return the memory that may be filled here and on each worker's machine, in bytes, by name.
 
-    A machine counts once, however it is called. Raises `HostError`.
+    That is what is free, less what a plan leaves free as well. A machine counts once, however it is
+    called. Raises `HostError`.
     """
     targets = [parse_worker(text) for text in settings["workers.hosts"]]
     with world(settings) as outside:
         far = [outside.connect(target) for target in targets if isinstance(target, SshWorker)]
         machines = [survey(remote) for remote in (outside.local, *far)]
     by_id = {machine.facts.machine_id: machine for machine in reversed(machines)}
-    return {m.name: m.facts.memory_available for m in reversed(by_id.values())}
+    facts = {machine.name: machine.facts for machine in reversed(by_id.values())}
+    return {
+        name: max(0, found.memory_available - headroom_of(found.memory_total))
+        for name, found in facts.items()
+    }
 
 
 def streaming_api(root: str, key: Secret | None) -> StreamingApi:

@@ -113,7 +113,8 @@ def models(
     """List known GGUFs of MiniMax-M3, and whether they fit.
 
     Those with the indexer run sparse attention; the others run dense. Only weights are counted,
-    against the memory that is free now on this machine and the workers, less 9 GiB a node.
+    against the memory that is free now on this machine and the workers, less what a plan leaves
+    free: a twelfth of each, at most 9 GiB.
 
     Examples:
       ggufcluster models
@@ -123,7 +124,7 @@ def models(
     from ggufcluster.config import load_settings
     from ggufcluster.core.download.presets import spare_bytes
     from ggufcluster.hub_wiring import open_hub
-    from ggufcluster.wiring import available_memory
+    from ggufcluster.wiring import usable_memory
     from ggufcluster.workflows.catalogue import known_models
 
     flags = {
@@ -132,7 +133,7 @@ def models(
     }
     settings = load_settings(os.environ, folder=Path.cwd(), flags=flags)
     output = Output(as_json=as_json, quiet=quiet)
-    nodes = available_memory(settings)
+    nodes = usable_memory(settings)
     found = output.follow(known_models(open_hub() if ask else None))
     rows = [(model, spare_bytes(model.size, nodes.values())) for model in found]
     if as_json:

@@ -25,6 +25,11 @@ MOST_WORKERS = 16
 _FINE = 2**-24
 
 
+def headroom_of(total: int) -> int:
+    """Return how much of a memory is kept free, in bytes; one that runs out may hang its host."""
+    return min(total // _HEADROOM_SHARE, _HEADROOM_MOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device that can hold layers.
@@ -52,7 +57,7 @@ class Device:
     @property
     def headroom(self) -> int:
         """Memory that is kept free, in bytes."""
-        return min(self.total // _HEADROOM_SHARE, _HEADROOM_MOST)
+        return headroom_of(self.total)
 
     @property
     def usable(self) -> int:

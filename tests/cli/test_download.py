@@ -250,12 +250,14 @@ def known(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_known_models_are_listed_with_whether_they_fit(tmp_path: Path) -> None:
     """For each its attention, its size and what of this machine's memory it leaves or lacks."""
     found = json.loads(known(tmp_path, "--json").stdout)
-    (available,) = found["nodes"].values()
+    (usable,) = found["nodes"].values()
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 <= usable <= total - min(total // 12, 9 << 30)
     models = {model["repository"]: model for model in found["models"]}
     dense = models["unsloth/MiniMax-M3-GGUF"]
     assert not dense["has_indexer"]
     assert models["AesSedai/MiniMax-M3-GGUF"]["has_indexer"]
-    assert abs(dense["spare"] - (max(0, available - (9 << 30)) - dense["size"])) < 1 << 30
+    assert dense["spare"] == usable - dense["size"]
     assert dense["fits"] is (dense["spare"] >= 0)
     assert models["bartowski/MiniMax-M3-GGUF"]["fits"] is None
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from ggufcluster.core.download.listing import Listing
 
-# A node that runs out of unified memory hangs as a whole: this much stays free on each.
-_HEADROOM = 9 * GIB
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -58,12 +55,11 @@ def live(preset: Preset, listing: Listing) -> tuple[Preset, ...]:
     return tuple(sorted(found, key=lambda model: model.size or 0))
 
 
-def spare_bytes(size: int | None, available: Iterable[int]) -> int | None:
+def spare_bytes(size: int | None, usable: Iterable[int]) -> int | None:
     """Return what stays free of the nodes' memory beside the weights; negative if they do not fit.
 
     Args:
         size: Bytes of the model; None if not known.
-        available: Free memory of each node, in bytes. What every node must keep free is left out.
+        usable: Memory of each node that may be filled, in bytes.
     """
-    usable = [max(0, memory - _HEADROOM) for memory in available]
     return None if size is None else sum(usable) - size
