@@ -10,6 +10,9 @@ namespace ggufcluster {
 // A client parses the arguments with a recursive parser, perhaps.
 static constexpr int MOST_NESTED = 64;
 
+// References and unions within one another; further ones say nothing. The stack must hold them.
+static constexpr int MOST_FOLLOWED = 256;
+
 static unsigned kind_of(const json & value) {
     if (value.is_null())           { return argument_type::NOTHING; }
     if (value.is_boolean())        { return argument_type::BOOLEAN; }
@@ -46,8 +49,9 @@ static std::vector<const json *> values_of(const json & schema) {
     if (schema.contains("const")) {
         values.push_back(&schema.at("const"));
     } else if (schema.contains("enum") && schema.at("enum").is_array()) {
-        for (size_t i = 0; i < schema.at("enum").size(); i++) {
-            values.push_back(&schema.at("enum").at(i));
+        const json & list = schema.at("enum");
+        for (size_t i = 0; i < list.size(); i++) {
+            values.push_back(&list.at(i));
         }
     }
     return values;
@@ -94,13 +98,14 @@ static std::string percent_decoded(const std::string & text) {
     return out;
 }
 
-static std::string unescaped(std::string token) {
-    for (const auto & [escape, plain] : {std::pair("~1", "/"), std::pair("~0", "~")}) {
-        for (size_t at = 0; (at = token.find(escape, at)) != std::string::npos; at++) {
-            token.replace(at, 2, plain);
-        }
+static std::string unescaped(const std::string & token) {
+    std::string out;
+    for (size_t i = 0; i < token.size(); i++) {
+        const bool escape = token[i] == '~' && i + 1 < token.size() && (token[i + 1] == '0' || token[i + 1] == '1');
+        i   += escape;
+        out += !escape ? token[i] : token[i] == '1' ? '/' : '~';
     }
-    return token;
+    return out;
 }
 
 static const json * step_into(const json & at, const std::string & token) {
@@ -142,13 +147,16 @@ argument_type::argument_type(const json & document, const json & schema) : docum
 }
 
 void argument_type::add(const json & schema, seen_schemas & seen) {
-    if (!schema.is_object()) {
+    if (!schema.is_object() || seen.depth == MOST_FOLLOWED) {
         anything = true;
-        return;
+    } else if (seen.schemas.insert(&schema).second) {
+        seen.depth++;
+        add_new(schema, seen);
+        seen.depth--;
     }
-    if (!seen.insert(&schema).second) {
-        return;
-    }
+}
+
+void argument_type::add_new(const json & schema, seen_schemas & seen) {
     if (schema.contains("$ref")) {
         const json * target = target_of(*document, schema.at("$ref"));
         anything |= target == nullptr;
@@ -178,8 +186,9 @@ bool argument_type::add_union(const json & schema, const char * keyword, bool ty
     }
     argument_type part(*document);
     part.anything = false;
-    for (size_t i = 0; i < schema.at(keyword).size(); i++) {
-        part.add(schema.at(keyword).at(i), seen);
+    const json & schemas = schema.at(keyword);
+    for (size_t i = 0; i < schemas.size(); i++) {
+        part.add(schemas.at(i), seen);
     }
     alternatives.insert(alternatives.end(), part.alternatives.begin(), part.alternatives.end());
     kinds |= part.kinds;
@@ -316,17 +325,19 @@ std::string argument_type::value(std::string_view written) const {
 // Whether it is one of the values, if all alternatives list theirs.
 bool argument_type::listed(std::string_view written, std::string & out) const {
     const std::string spelled = json_spelling(trimmed(written));
-    const json        parsed  = nested_too_deep(spelled) ? json() : parsed_whole(spelled);
+    const json        parsed  = parsed_whole(nested_too_deep(spelled) ? "" : spelled);
+    const common_json_value value_written(parsed);
+    const common_json_value text_written(json::make(written));
     for (const json * schema : alternatives) {
         const auto values = values_of(*schema);
         if (values.empty()) {
             return false;
         }
         for (const json * value : values) {
-            if (value->is_string() && value->get<std::string>() == written) {
+            if (*value == text_written) {
                 return false; // it is text, then
             }
-            if (!value->is_string() && !parsed.is_discarded() && *value == parsed) {
+            if (!value->is_string() && !parsed.is_discarded() && *value == value_written) {
                 out = spelled;
             }
         }
@@ -335,9 +346,10 @@ bool argument_type::listed(std::string_view written, std::string & out) const {
 }
 
 bool argument_type::is_listed_text(std::string_view written) const {
+    const common_json_value text(json::make(written));
     for (const json * schema : alternatives) {
         for (const json * value : values_of(*schema)) {
-            if (value->is_string() && value->get<std::string>() == written) {
+            if (*value == text) {
                 return true;
             }
         }

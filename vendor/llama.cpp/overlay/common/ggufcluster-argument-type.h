@@ -47,9 +47,13 @@ private:
     unsigned                         unlisted = 0; // the kinds of those alternatives that do not list their values
     bool                             anything = false;
 
-    using seen_schemas = std::set<const common_json *>;
+    struct seen_schemas {
+        std::set<const common_json *> schemas;
+        int                           depth = 0;
+    };
 
     void add(const common_json & schema, seen_schemas & seen);
+    void add_new(const common_json & schema, seen_schemas & seen);
     bool add_union(const common_json & schema, const char * keyword, bool typed, seen_schemas & seen);
     void add_undeclared(const common_json & schema, seen_schemas & seen);
     bool listed(std::string_view written, std::string & out) const;

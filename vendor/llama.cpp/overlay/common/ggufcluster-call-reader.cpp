@@ -10,6 +10,8 @@ namespace ggufcluster {
 static constexpr int MOST_NESTED  = 64;
 static constexpr int MOST_RETRIES = 64;
 
+static constexpr size_t MEMBER_COST = 128; // in bytes of a value that are searched for its end
+
 static bool starts_with(std::string_view text, std::string_view beginning) {
     return text.substr(0, beginning.size()) == beginning;
 }
@@ -153,6 +155,7 @@ reading call_reader::read_argument_name(std::string & name) {
 }
 
 reading call_reader::read_member(const argument_type & type, size_t index, int depth, members & out) {
+    searched += MEMBER_COST;
     std::string name;
     reading     state = read_argument_name(name);
     if (state != reading::COMPLETE) {
@@ -225,8 +228,9 @@ reading call_reader::find_end(std::string_view end, std::string_view & written) 
         if (starts_with(rest, end)) {
             const reading ends = is_plain() ? follows(at + end.size(), form.call_end, form.argument_start) : reading::COMPLETE;
             if (ends != reading::MALFORMED) {
-                written  = text.substr(start, at - start);
-                position = at + end.size();
+                written   = text.substr(start, at - start);
+                position  = at + end.size();
+                searched += position - start;
                 return ends;
             }
         }
@@ -234,6 +238,7 @@ reading call_reader::find_end(std::string_view end, std::string_view & written) 
         if (starts_with(rest, form.call_end) && calls_inside-- == 0) {
             const reading ends = follows(at + form.call_end.size(), form.block_end, form.call_start);
             if (ends != reading::MALFORMED) {
+                searched += at - start;
                 return ends == reading::COMPLETE ? reading::MALFORMED : reading::UNFINISHED;
             }
             calls_inside = 0;

@@ -66,6 +66,9 @@ public:
     size_t position = 0;  // behind the block; if it is no block, behind the last complete call
     call   open;          // what was read of an unfinished call; no name if there is none
 
+    // Bytes that were gone through, each time they were: what it took. The same for a longer text, if this is no block.
+    size_t searched = 0;
+
 private:
     using members = std::vector<std::pair<std::string, std::string>>; // names and JSON
 

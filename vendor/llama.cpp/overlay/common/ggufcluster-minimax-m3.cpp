@@ -16,6 +16,11 @@ static const std::string THINK_END   = "</mm:think>";
 static const std::string FENCE       = "```";
 static const std::string JSON_FENCE  = "```json";
 
+// Blocks that are none may overlap, each to the end of the text. What they cost must not grow faster than the text, so no more are
+// tried once they took this many times what stands before, and some text.
+static constexpr size_t MOST_SEARCHES   = 16;
+static constexpr size_t SEARCHED_ANYWAY = 4 << 20;
+
 // The name of the one rule by which the reader's settings travel to where answers are read.
 static const std::string SETTINGS_RULE = "ggufcluster-minimax-m3";
 
@@ -136,7 +141,7 @@ namespace {
 class message_reader {
 public:
     message_reader(std::string_view text, const json & settings, bool is_partial, bool cut)
-        : rest(text), settings(settings), form(is_set("plain") ? ggufcluster::PLAIN_FORM : ggufcluster::NATIVE_FORM),
+        : size(text.size()), rest(text), settings(settings), form(is_set("plain") ? ggufcluster::PLAIN_FORM : ggufcluster::NATIVE_FORM),
           is_partial(is_partial), cut(cut) {
         msg.role = "assistant";
     }
@@ -144,7 +149,9 @@ public:
     common_chat_msg read();
 
 private:
+    const size_t      size;
     std::string_view  rest;
+    size_t            searched = 0; // in blocks that are none
     const json &      settings;
     const call_form & form;
     const bool        is_partial;
@@ -157,6 +164,7 @@ private:
 
     bool read_thinking();
     bool begins_with_block() const;
+    bool may_search() const { return searched <= SEARCHED_ANYWAY + MOST_SEARCHES * (size - rest.size()); }
     void read_json();
     void read_content();
     bool read_block();
@@ -223,7 +231,7 @@ bool message_reader::begins_with_block() const {
 // A fence round the answer is taken off.
 void message_reader::read_json() {
     std::string_view text = rest.substr(std::min(rest.find_first_not_of(WHITE_SPACE), rest.size()));
-    if (is_partial && begun_marker(text, JSON_FENCE) == text.size()) {
+    if ((is_partial || cut) && begun_marker(text, JSON_FENCE) == text.size()) {
         return;
     }
     if (string_starts_with(text, FENCE)) {
@@ -238,6 +246,10 @@ void message_reader::read_content() {
     for (size_t start; (start = rest.find(form.block_start)) != rest.npos;) {
         add_content(rest.substr(0, start));
         rest.remove_prefix(start);
+        if (!may_search()) {
+            add_content(rest);
+            return;
+        }
         if (!read_block()) {
             return;
         }
@@ -256,6 +268,7 @@ bool message_reader::read_block() {
         }
         return false;
     }
+    searched += state == reading::MALFORMED ? reader.searched : 0;
     if (reader.position == 0) { // no call of it could be read
         add_content(form.block_start);
         reader.position = form.block_start.size();

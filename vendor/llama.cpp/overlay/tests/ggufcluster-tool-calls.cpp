@@ -3,8 +3,8 @@
 
 #include "../src/llama-grammar.h"
 #include "../src/unicode.h"
+#include "ggufcluster-argument-type.h"
 #include "ggufcluster-minimax-m3.h"
-
 
 #include <cstdio>
 #include <random>
@@ -195,6 +195,7 @@ static void test_scalars() {
     types("one", "7", "7");
     types("one", "8", R"("8")");
     types("one", "null", "null");
+    types("one", std::string(65, '['), "\"" + std::string(65, '[') + "\"");
     types("fixed", " 3 ", "3");
     types("any", "12", "12");
     types("any", "1.10", R"("1.10")");
@@ -337,9 +338,27 @@ static void test_hostile() {
     }
     const auto text = common_chat_parse(marked(call("§<rows>" + broken_lists + "§</rows>")), false, reader_of({}));
     check(text.tool_calls.size() == 1, "lists that are none, many times over");
+    std::string overlapping;
+    for (int i = 0; i < 3000; i++) {
+        overlapping += "§<tool_call>§<invoke name=\"f\">§<text>";
+    }
+    overlapping = marked(overlapping + "§</text>oops§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>");
+    const auto given_up = common_chat_parse(overlapping, false, reader_of({}));
+    check(given_up.content == overlapping && given_up.tool_calls.empty(), "no block is tried after so many that reach so far");
     std::string bad_bytes = call("§<text>\xff\xc3§</text>");
     const auto broken = common_chat_parse(marked(bad_bytes), false, reader_of({}));
     check(!broken.tool_calls.empty() && !json::parse_no_throw(broken.tool_calls[0].arguments).is_discarded(), "bytes that are no UTF-8");
+}
+
+// The stack holds what a client sends.
+static void test_references_without_end() {
+    json steps = json::array();
+    for (int i = 1; i <= 100000; i++) {
+        steps.push_back(json::parse("{\"anyOf\": [{\"$ref\": \"#/steps/" + std::to_string(i) + "\"}]}"));
+    }
+    const json schema = { { "properties", { { "a", { { "$ref", "#/steps/0" } } } } }, { "steps", steps } };
+    const std::string value = ggufcluster::argument_type(schema, schema).member("a").value("1");
+    check(value == "1", "references without end", value);
 }
 
 // Any order of fragments: never an exception, never anything taken back, arguments always JSON.
@@ -419,6 +438,7 @@ static void test_json_answers() {
     reads("<mm:think>x</mm:think>\n{\"a\": \"`\"}", "[x][{\"a\": \"`\"}]", json_asked);
     reads("```json\n{\"a\": \"```\"}\n```\n", "[][{\"a\": \"```\"}]", json_asked);
     reads("```\n[1]\n```", "[][[1]]", json_asked);
+    reads("<mm:think>x</mm:think>\n```js", "[x][]", json_asked, true);
     reads("{\"a\": \"§<tool_call>\"}", "[][{\"a\": \"§<tool_call>\"}]", json_asked);
     reads("\n§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[][] g{}", json_asked);
     reads("x§<tool_call>§<invoke name=\"g\">§</invoke>§</tool_call>", "[][x] g{}", { COMMON_CHAT_TOOL_CHOICE_REQUIRED, "", "{}" });
@@ -499,6 +519,7 @@ int main() {
     test_unreadable();
     test_cut();
     test_hostile();
+    test_references_without_end();
     test_any_order();
     test_grammars();
     test_json_answers();
