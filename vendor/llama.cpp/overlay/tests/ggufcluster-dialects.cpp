@@ -136,6 +136,13 @@ static void test_chat_requests() {
     check(refused(R"({"type": "function", "function": {"name": "h"}})"), "a tool that is not offered");
     check(refused(R"({"type": "function"})"), "a tool without a name");
 
+    std::string nested = "{}";
+    for (int i = 0; i < 1000; i++) {
+        nested = "[" + nested + "]";
+    }
+    check(refused(R"({"type": "function", "name": "f"}, "x": )" + nested), "a request that is nested too deep");
+    check(chosen(R"({"type": "function", "name": "f"}, "x": )" + nested.substr(2, nested.size() - 4)) == "required f", "a request that is nested deep");
+
     json body = json::parse(R"({"enable_thinking": false, "chat_template_kwargs": {"a": 1}})");
     ggufcluster_map_chat_request(body);
     is(body.at("chat_template_kwargs"), R"({"a": 1, "enable_thinking": false})", "a switch beside the messages");

@@ -2,12 +2,34 @@
 
 #include <stdexcept>
 
+// Whoever copies or writes JSON does it level by level, and the stack must hold that.
+static constexpr int MOST_NESTED = 1000;
+
 static json object_in(const json & from, const std::string & key) {
     return from.contains(key) && from.at(key).is_object() ? from.at(key) : json::object();
 }
 
 static std::string text_in(const json & from, const std::string & key) {
     return from.contains(key) && from.at(key).is_string() ? from.at(key).get<std::string>() : "";
+}
+
+static bool nested_deeper(const json & value, int levels) {
+    bool deeper = levels < 0;
+    for (size_t i = 0; !deeper && value.is_array() && i < value.size(); i++) {
+        deeper = nested_deeper(value.at(i), levels - 1);
+    }
+    if (!deeper && value.is_object()) {
+        for (const auto & [name, member] : value.items()) {
+            deeper = deeper || nested_deeper(member, levels - 1);
+        }
+    }
+    return deeper;
+}
+
+void ggufcluster_refuse_nested(const json & request) {
+    if (nested_deeper(request, MOST_NESTED)) {
+        throw std::invalid_argument("the request is nested more than " + std::to_string(MOST_NESTED) + " levels deep");
+    }
 }
 
 void ggufcluster_map_anthropic_request(const json & request, json & body) {
@@ -62,6 +84,7 @@ void ggufcluster_leave_image_out(json & part) {
 }
 
 void ggufcluster_map_chat_request(json & body) {
+    ggufcluster_refuse_nested(body);
     const json choice = object_in(body, "tool_choice");
     if (!choice.empty()) {
         json tools = json::array();
