@@ -141,6 +141,9 @@ static void test_chat_requests() {
         nested = "[" + nested + "]";
     }
     check(refused(R"({"type": "function", "name": "f"}, "x": )" + nested), "a request that is nested too deep");
+    const std::string earlier = json::make(nested).dump();
+    check(refused(R"({"type": "function", "name": "f"}, "messages": [{"arguments": )" + earlier + "}]"), "arguments that are nested too deep");
+    check(chosen(R"({"type": "function", "name": "f"}, "messages": [{"content": )" + earlier + "}]") == "required f", "a text with brackets");
     check(chosen(R"({"type": "function", "name": "f"}, "x": )" + nested.substr(2, nested.size() - 4)) == "required f", "a request that is nested deep");
 
     json body = json::parse(R"({"enable_thinking": false, "chat_template_kwargs": {"a": 1}})");

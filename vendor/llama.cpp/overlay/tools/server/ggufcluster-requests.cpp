@@ -13,6 +13,23 @@ static std::string text_in(const json & from, const std::string & key) {
     return from.contains(key) && from.at(key).is_string() ? from.at(key).get<std::string>() : "";
 }
 
+static bool text_nested_deeper(const std::string & text, int levels) {
+    bool quoted = false;
+    for (size_t i = 0; i < text.size() && levels >= 0; i++) {
+        const char c = text[i];
+        if (c == '\\' && quoted) {
+            i++;
+        } else if (c == '"') {
+            quoted = !quoted;
+        } else if (!quoted) {
+            levels -= c == '[' || c == '{';
+            levels += c == ']' || c == '}';
+        }
+    }
+    return levels < 0;
+}
+
+// A call of an earlier turn has its arguments as text, which is parsed for the template.
 static bool nested_deeper(const json & value, int levels) {
     bool deeper = levels < 0;
     for (size_t i = 0; !deeper && value.is_array() && i < value.size(); i++) {
@@ -20,7 +37,8 @@ static bool nested_deeper(const json & value, int levels) {
     }
     if (!deeper && value.is_object()) {
         for (const auto & [name, member] : value.items()) {
-            deeper = deeper || nested_deeper(member, levels - 1);
+            const bool text = name == "arguments" && member.is_string();
+            deeper = deeper || nested_deeper(member, levels - 1) || (text && text_nested_deeper(member.get<std::string>(), levels));
         }
     }
     return deeper;
