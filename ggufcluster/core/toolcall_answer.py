@@ -232,17 +232,17 @@ def _call_mismatches(case: Case, answer: Answer) -> list[str]:
 
 def _same(call: AnswerCall, wanted: Mapping[str, Any]) -> bool:
     try:
-        return bool(_typed(json.loads(call.arguments)) == _typed(wanted))
+        return bool(typed(json.loads(call.arguments)) == typed(wanted))
     except ValueError:
         return False
 
 
-def _typed(value: Any) -> Any:
-    """Tell true from 1, which Python takes for equal."""
+def typed(value: Any) -> Any:
+    """Make JSON values comparable: true is not 1, which Python takes for equal, and 1.0 is."""
     if isinstance(value, dict):
-        return {key: _typed(member) for key, member in value.items()}
+        return {key: typed(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [_typed(item) for item in value]
+        return [typed(item) for item in value]
     return (isinstance(value, bool), value)
 
 

@@ -15,10 +15,10 @@ from ggufcluster.adapters.chat_library import Answer, AnswerState, ChatLibrary, 
 from ggufcluster.core.chat_template import render
 from ggufcluster.core.template_conversations import Conversation, Renderer, context_of, request_of
 from ggufcluster.core.template_style import Style
-from ggufcluster.core.toolcall_answer import OpenAiMerge, openai_answer
+from ggufcluster.core.toolcall_answer import OpenAiMerge, openai_answer, typed
 from ggufcluster.workflows.templates import FoundTemplate, make_style
 from tests.engine.drawn_turns import WHITE_SPACE, kept
-from tests.engine.tool_schemas import expressible, read_as, typed
+from tests.engine.tool_schemas import expressible, read_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable

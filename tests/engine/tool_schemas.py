@@ -449,12 +449,3 @@ def read_as(style: Style, arguments: dict[str, Any], expected: dict[str, Any]) -
         return expected
     structures = {n: v for n, v in arguments.items() if isinstance(v, dict | list)}
     return {name: structures.get(name, value) for name, value in expected.items()}
-
-
-def typed(value: Any) -> Any:
-    """Make values comparable: true is not 1, 1.0 is."""
-    if isinstance(value, dict):
-        return {name: typed(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [typed(item) for item in value]
-    return (isinstance(value, bool), value)
