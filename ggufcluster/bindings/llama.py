@@ -20,12 +20,8 @@ from ggufcluster.bindings.resources import Resources, choose_msa, lost_ports, re
 from ggufcluster.bindings.steps import Steps
 from ggufcluster.bindings.threaded_llama import ENGINE, ThreadedLlama, token_text
 from ggufcluster.bindings.token_texts import TokenTexts
-from ggufcluster.errors import (
-    ChatRequestError,
-    ConfigError,
-    EngineFailedError,
-    WorkerAddressError,
-)
+from ggufcluster.core.worker_address import require_endpoint
+from ggufcluster.errors import ChatRequestError, ConfigError, EngineFailedError
 from ggufcluster.wiring import World, pretrained, settings_of, told_as_written, wish_of
 from ggufcluster.workflows.choose_template import choose_template
 from ggufcluster.workflows.events import Finished, Progress, Started, Workflow
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
 llama_cpp: Any = ENGINE.library.llama_cpp
 _LOOK_SECONDS = 0.2
 _PARTS = 1000
-_LAST_PORT = 65535
 # llama.cpp rounds a context up to this; llama_cpp's own arrays must not be shorter.
 _CONTEXT_STEP = 256
 _KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
@@ -118,7 +113,7 @@ class Llama(ThreadedLlama):
         **options: Any,
     ) -> None:
         _check_options(options)
-        endpoints = tuple(map(_endpoint, _listed(endpoints)))
+        endpoints = tuple(map(require_endpoint, _listed(endpoints)))
         self._native: dict[str, Any] = {}
         self._arguments = {
             "model_path": str(model_path),
@@ -317,13 +312,6 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _listed(workers: Iterable[str]) -> Iterable[str]:
     return (workers,) if isinstance(workers, str) else workers
-
-
-def _endpoint(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
-        raise WorkerAddressError(text, reason="write it as address:port, such as 10.20.20.2:50052")
-    return text
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:

@@ -95,6 +95,14 @@ def check_workers(
         taken.update(dict.fromkeys(names, worker))
 
 
+def require_endpoint(text: str) -> str:
+    """Return the ``address:port`` of a worker that runs already, or raise `WorkerAddressError`."""
+    host, _, port = text.rpartition(":")
+    if not host or not _is_port(port):
+        raise WorkerAddressError(text, reason="write it as address:port, such as 10.20.20.2:50052")
+    return text
+
+
 def _local_workers(text: str, count: str | None) -> LocalWorkers:
     if count is None:
         return LocalWorkers()
@@ -139,10 +147,14 @@ def _check_ipv4(text: str, host: str) -> None:
         raise WorkerAddressError(text, reason=f"{host!r} is no IPv4 address") from None
 
 
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= 65535
+
+
 def _port(text: str, port: str | None) -> int | None:
     if port is None:
         return None
-    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    if not _is_port(port):
         raise WorkerAddressError(text, reason="the SSH port is a number from 1 to 65535")
     return int(port)
 

@@ -6,20 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.bindings.in_process import Programs
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ggufcluster.core.engine import Engine
+    from tests.bindings.in_process import Programs
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture
-def programs(tmp_path: Path, engine: Engine, toys: dict[str, Path]) -> Programs:
-    """Programs that use the toy with random weights."""
-    return Programs(tmp_path, engine, toys["random"])
 
 
 BEGINNING = """

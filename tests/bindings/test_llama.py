@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture
-def programs(tmp_path: Path, engine: Engine, toys: dict[str, Path]) -> Programs:
-    """Programs that use the toy with random weights."""
-    return Programs(tmp_path, engine, toys["random"])
-
-
 def test_two_workers_answer_like_one_machine(programs: Programs) -> None:
     """Tokens, logits and a saved state are the same on two workers as without any, and silent."""
     found = programs.run(

@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ggufcluster.testing import HubServer
-from tests.bindings.in_process import Programs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ggufcluster.core.engine import Engine
+    from tests.bindings.in_process import Programs
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture
-def programs(tmp_path: Path, engine: Engine, toys: dict[str, Path]) -> Programs:
-    """Programs that use the toy with random weights."""
-    return Programs(tmp_path, engine, toys["random"])
 
 
 def test_calls_that_cannot_be_leave_the_model_well(programs: Programs) -> None:

@@ -10,6 +10,7 @@ from ggufcluster.core.worker_address import (
     WorkerAddress,
     check_workers,
     parse_worker,
+    require_endpoint,
 )
 from ggufcluster.errors import WorkerAddressError
 
@@ -122,5 +123,19 @@ def test_the_head_itself_is_refused(text: str) -> None:
     """An endpoint on this machine is refused with the hint to write local."""
     with pytest.raises(WorkerAddressError, match="write 'local'") as caught:
         check_workers([parse_worker(text)], {"head": ["fe80::1%eth0"]}, OWN)
+
+    assert caught.value.worker == text
+
+
+def test_an_endpoint_is_an_address_and_a_port() -> None:
+    """It is taken as it is."""
+    assert require_endpoint("10.20.20.2:50052") == "10.20.20.2:50052"
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:\u0663"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    """The error names it and says how one is written."""
+    with pytest.raises(WorkerAddressError, match="address:port") as caught:
+        require_endpoint(text)
 
     assert caught.value.worker == text
