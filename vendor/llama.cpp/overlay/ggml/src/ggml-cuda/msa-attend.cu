@@ -1,7 +1,8 @@
 // MSA, part 2: attention over the selected blocks. See msa-kernels.cuh for the definition.
 //
 //   attend_few   a cluster of eight CTAs a (token, group), each two of the blocks, merged through distributed shared
-//                memory: one launch. Bound by the latency of a chain of loads (ids, cells, rows).
+//                memory: one launch. Bound by the latency of a chain of loads (ids, cells, rows). Where not all clusters
+//                find room at once, eight CTAs without that bond, the last of which merges what all left in memory.
 //   attend_many  works on (token, group, block) "pairs" sorted by block, so that a block is read once for up to
 //                chunk_pairs tokens; a prefill that reads every block once a token is bound by L2 at a quarter of the
 //                tensor cores' rate. A pair yields a normalised partial output of 16 heads x 128 in f16 and the base-2
@@ -14,9 +15,11 @@
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
 #include "msa-attend.cuh"
+#include "msa-choose.cuh"
 
 #include <cooperative_groups.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -416,7 +419,7 @@ __device__ static void copy_rows(const uint32_t to, const char * rows, const int
 }
 
 // score: products of 16 rows with 32 keys, in four groups of eight -> weights; row maxima in units of the exponent of 2.
-__device__ static void few_softmax(float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4], float (&top)[2], float (&sum)[2]) {
+__device__ inline void few_softmax(float (&score)[16], const float scale, const uint32_t visible, uint32_t (&weight)[2][4], float (&top)[2], float (&sum)[2]) {
     const int lane = threadIdx.x%warp_size;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -445,7 +448,7 @@ __device__ static void few_softmax(float (&score)[16], const float scale, const 
 }
 
 // Every lane turns the pieces that it copied itself from bf16 into f16.
-__device__ static void few_narrow(char * own) {
+__device__ inline void few_narrow(char * own) {
 #pragma unroll
     for (int i = 0; i < few_layout<msa_type::bf16>::copies; ++i) {
         const int piece = i*warp_size + threadIdx.x%warp_size;
@@ -490,66 +493,80 @@ struct few_sums {
 
 constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
 
+// What attend_few chooses its blocks by, if it does.
+struct few_scores {
+    msa_select_args select;
+    const float   * scores;
+    int64_t         stride;
+};
+
+constexpr int few_choosers = 128; // threads
+
+// Where CTAs that are no cluster leave their parts (msa-attend.cuh); in scratch memory.
+struct few_parts {
+    float4 * data;  // [query][CTA]
+    float  * top;   // [query][CTA][msa_rows]
+    float  * sum;   // same
+    int    * count; // [query] of parts that are there, 0 before the launch
+};
+
+enum class few_way { cluster, cluster_that_chooses, loose };
+
+__host__ __device__ constexpr bool is_cluster(const few_way way) {
+    return way != few_way::loose;
+}
+
+// A warp's 32 keys: 16 of each of two blocks, lane l looks after key l.
 template <msa_type type>
-__global__ __launch_bounds__(few_threads, 2)
-void attend_few(const msa_attend_args args) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // clusters; older devices attend to few tokens as to many
-    using layout = few_layout<type>;
-    extern __shared__ __align__(1024) char raw[];
-    __shared__ few_sums sums;
-    __shared__ __align__(16) float queries[msa_rows*few_query_stride];
+struct few_rows {
+    char * own;         // the warp's shared memory
+    half8  key[4][4];
 
-    const int warp   = threadIdx.x/warp_size;
-    const int lane   = threadIdx.x%warp_size;
-    const int rank   = blockIdx.x; // in the cluster, which is the whole of x
-    const int group  = blockIdx.y;
-    const int token  = blockIdx.z; // of all streams
-    const int query  = token*args.n_group + group;
-    const int stream = token/args.pos.n_token;
-    const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
-    const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
-    char * own = raw + warp*layout::bytes;
-
-    // Lane l looks after key l of the warp's 32: 16 of each of two blocks.
-    const int slot  = 2*rank + lane/16;
-    const int block = slot < args.n_top ? args.ids[(int64_t) query*args.n_top + slot] : -1;
-    const int position = args.pos.query[token];
+    // Starts to bring keys and values in.
+    __device__ void begin(const char * keys, const int64_t key_bytes, const char * values, const int64_t value_bytes, const int cell) {
+        using layout = few_layout<type>;
+        const int lane = threadIdx.x%warp_size;
+        if constexpr (layout::converts) {
+            copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, key_bytes, cell);
+        }
+        copy_rows<type>(shared_address(own), values, value_bytes, cell);
+        if constexpr (!layout::converts) {
 #pragma unroll
-    for (int i = 0; i < fragment_halves/4/few_threads; ++i) { // while the ids come in
-        const int at = i*few_threads + threadIdx.x;
-        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
-            reinterpret_cast<const char *>(args.query + (int64_t) query*fragment_halves + 4*at), true);
-    }
-    copies_commit();
-    const int at   = block*msa_block + 16*warp + lane%16;
-    const int cell = block < 0 ? -1 : cell_of(args.pos, stream, at);
-    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= position);
-    if constexpr (layout::converts) {
-        copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, args.key.cell_bytes, cell);
-    }
-    copy_rows<type>(shared_address(own), values, args.value.cell_bytes, cell);
-    half8 key[4][4];
-    if constexpr (layout::converts) {
-        copies_wait<1>();
-        __syncwarp();
-    }
+            for (int n = 0; n < 4; ++n) {
+                const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            if constexpr (layout::converts) {
-                key[n][p] = row_format<type>::load(own + layout::raw_bytes + (8*n + lane/4)*row_bytes_of(type), 4*p + lane%4);
-            } else {
-                key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*args.key.cell_bytes, 4*p + lane%4);
+                for (int p = 0; p < 4; ++p) {
+                    key[n][p] = from < 0 ? zero8() : row_format<type>::load(keys + from*key_bytes, 4*p + lane%4);
+                }
             }
         }
     }
-    copies_wait<1>();
-    __syncthreads();
 
+    // After the copies of quantised keys have arrived.
+    __device__ void take_keys() {
+        using layout = few_layout<type>;
+        const int lane = threadIdx.x%warp_size;
+        if constexpr (layout::converts) {
+            __syncwarp();
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+#pragma unroll
+                for (int p = 0; p < 4; ++p) {
+                    key[n][p] = row_format<type>::load(own + layout::raw_bytes + (8*n + lane/4)*row_bytes_of(type), 4*p + lane%4);
+                }
+            }
+        }
+    }
+};
+
+// score: the 16 heads' products with the warp's keys, in the order of dimensions in which lanes hold these.
+__device__ inline void few_products(float (&score)[16], const half8 (&key)[4][4], const float * queries) {
+    const int lane = threadIdx.x%warp_size;
     const float * source = queries + lane/4*few_query_stride + 8*(lane%4);
-    float score[16] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        score[i] = 0.0f;
+    }
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
         uint32_t a[2][4]; // two steps of the product
@@ -570,8 +587,129 @@ void attend_few(const msa_attend_args args) {
             mma_m16n8k16(score + 4*n, a[1], b[2], b[3]);
         }
     }
+}
+
+__device__ inline void store_part_piece(float4 * to, const float (&total)[8]) {
+    to[0]         = make_float4(total[0], total[1], total[2], total[3]);
+    to[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
+}
+
+// The cluster's parts become the output: warp w of every CTA brings piece w of its own, CTA r merges piece r. `piece` is
+// where a lane finds piece 0 in its shared memory, which is the same place in every CTA.
+__device__ inline void merge_cluster(const msa_attend_args & args, const int query, const int rank, float4 * piece, few_sums & sums,
+        float (&total)[8], float (&top)[2], float (&sum)[2]) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    const int warp = threadIdx.x/warp_size;
+    const int row  = threadIdx.x%warp_size/4;
+    store_part_piece(piece + 2*warp*warp_size, total);
+    if (warp == 0 && threadIdx.x%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            sums.all_top[row + 8*i] = top[i];
+            sums.all_sum[row + 8*i] = sum[i];
+        }
+    }
+    const auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    if (warp == 0) {
+        merge_parts<few_cluster>([&](const int r) { return cluster.map_shared_rank(piece, r) + 2*rank*warp_size; },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[row + 8*i]; },
+            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[row + 8*i]; }, total, top, sum);
+        store_piece(args.out + (int64_t) query*fragment_halves, rank, total, sum);
+    }
+    cluster.sync(); // nobody leaves while others read
+#endif
+}
+
+// The same through memory. The CTA that finds all others' parts there merges them, a piece a warp.
+__device__ inline void merge_loose(const msa_attend_args & args, const few_parts & parts, const int query, const int rank,
+        float (&total)[8], float (&top)[2], float (&sum)[2]) {
+    __shared__ bool is_last;
+    const int warp = threadIdx.x/warp_size;
+    const int row  = threadIdx.x%warp_size/4;
+    const int64_t first = (int64_t) query*few_cluster;
+    const auto piece_of = [&](const int r) {
+        return parts.data + (first + r)*(fragment_halves/4) + 2*warp*warp_size + threadIdx.x%warp_size;
+    };
+    store_part_piece(piece_of(rank), total);
+    if (warp == 0 && threadIdx.x%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            parts.top[(first + rank)*msa_rows + row + 8*i] = top[i];
+            parts.sum[(first + rank)*msa_rows + row + 8*i] = sum[i];
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(parts.count + query, 1) == few_cluster - 1;
+    }
+    __syncthreads();
+    if (!is_last) {
+        return;
+    }
+    __threadfence();
+    merge_parts<few_cluster>(piece_of, [&](const int r, const int i) { return parts.top[(first + r)*msa_rows + row + 8*i]; },
+        [&](const int r, const int i) { return parts.sum[(first + r)*msa_rows + row + 8*i]; }, total, top, sum);
+    store_piece(args.out + (int64_t) query*fragment_halves, warp, total, sum);
+}
+
+template <msa_type type, few_way way>
+__global__ __launch_bounds__(few_threads, 2)
+void attend_few(const msa_attend_args args, const few_scores from, const few_parts parts) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // clusters; older devices attend to few tokens as to many
+    using layout = few_layout<type>;
+    extern __shared__ __align__(1024) char raw[];
+    __shared__ few_sums sums;
+    __shared__ __align__(16) float queries[msa_rows*few_query_stride];
+
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const int rank   = blockIdx.x; // of the eight, which are the whole of x
+    const int group  = blockIdx.y;
+    const int token  = blockIdx.z; // of all streams
+    const int query  = token*args.n_group + group;
+    const int stream = token/args.pos.n_token;
+    const char * keys   = args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes;
+    const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
+    few_rows<type> rows;
+    rows.own = raw + warp*layout::bytes;
+#pragma unroll
+    for (int i = 0; i < fragment_halves/4/few_threads; ++i) { // before anything is chosen
+        const int at = i*few_threads + threadIdx.x;
+        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
+            reinterpret_cast<const char *>(args.query + (int64_t) query*fragment_halves + 4*at), true);
+    }
+    copies_commit();
+    wait_for_last();
+    constexpr bool chooses = way == few_way::cluster_that_chooses;
+    __shared__ int ids[msa_top];
+    if constexpr (chooses) { // every CTA of the cluster for itself
+        __shared__ choice<few_choosers> team;
+        if (threadIdx.x < few_choosers) {
+            choose_blocks<few_choosers>(from.select, from.scores + query*from.stride, args.pos.query + token, team, reinterpret_cast<uint64_t *>(raw),
+                [&](const int place, const int id) {
+                    ids[place] = id;
+                    if (rank == 0) {
+                        from.select.ids[(int64_t) query*args.n_top + place] = id;
+                    }
+                });
+        }
+        __syncthreads();
+    }
+    const int slot  = 2*rank + lane/16;
+    const int block = slot >= args.n_top ? -1 : chooses ? ids[slot] : args.ids ? args.ids[(int64_t) query*args.n_top + slot] : slot;
+    const int at    = block*msa_block + 16*warp + lane%16;
+    const int cell  = block < 0 ? -1 : cell_of(args.pos, stream, at);
+    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= args.pos.query[token]);
+    rows.begin(keys, args.key.cell_bytes, values, args.value.cell_bytes, cell);
+    copies_wait<1>(); // the values may still be on their way
+    __syncthreads();  // the queries are there
+    rows.take_keys();
+
+    float score[16], top[2], sum[2];
     uint32_t weight[2][4];
-    float top[2], sum[2];
+    few_products(score, rows.key, queries);
     few_softmax(score, args.scale*log2_e, visible, weight, top, sum);
     if (lane%4 == 0) {
 #pragma unroll
@@ -582,14 +720,14 @@ void attend_few(const msa_attend_args args) {
     }
     copies_wait<0>();
     if constexpr (type == msa_type::bf16) {
-        few_narrow(own);
+        few_narrow(rows.own);
     }
     float acc[64] = {};
-    few_values<type>(acc, own, weight);
+    few_values<type>(acc, rows.own, weight);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
-        reinterpret_cast<float4 *>(own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
+        reinterpret_cast<float4 *>(rows.own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
     }
     __syncthreads();
 
@@ -601,35 +739,36 @@ void attend_few(const msa_attend_args args) {
     merge_parts<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
         [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
         [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
-    float4 * mine = piece_of(raw, warp);
-    mine[0]         = make_float4(total[0], total[1], total[2], total[3]);
-    mine[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
-    if (warp == 0 && lane%4 == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            sums.all_top[lane/4 + 8*i] = top[i];
-            sums.all_sum[lane/4 + 8*i] = sum[i];
-        }
+    if constexpr (is_cluster(way)) {
+        merge_cluster(args, query, rank, piece_of(raw, 0), sums, total, top, sum);
+    } else {
+        merge_loose(args, parts, query, rank, total, top, sum);
     }
-    const auto cluster = cooperative_groups::this_cluster();
-    cluster.sync();
-    if (warp == 0) {
-        merge_parts<few_cluster>([&](const int r) { return piece_of(cluster.map_shared_rank(raw, r), rank); },
-            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[lane/4 + 8*i]; },
-            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[lane/4 + 8*i]; }, total, top, sum);
-        store_piece(args.out + (int64_t) query*fragment_halves, rank, total, sum);
-    }
-    cluster.sync(); // nobody leaves while others read
 #endif
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // launchers
 
-template <msa_type type>
-static cudaError_t launch_few(const msa_attend_args & args, cudaStream_t stream) {
+template <msa_type type, few_way way>
+static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, cudaStream_t stream) {
+    static_assert(most_candidates<few_choosers>(65536)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
+    // Beside longer kernels, and beside score_few, it was slower (docs/measurements).
+    const begins when = way == few_way::cluster_that_chooses && is_short_walk(from.select) ? begins::beside_last : begins::after_last;
     const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
-    return launch_clusters(few_cluster, attend_few<type>, grid, few_threads, few_warps*few_layout<type>::bytes, stream, args);
+    return launch_clusters(is_cluster(way) ? few_cluster : 1, when, attend_few<type, way>, grid, few_threads,
+        few_warps*few_layout<type>::bytes, stream, args, from, parts);
+}
+
+template <few_way way>
+static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, cudaStream_t stream) {
+    switch (args.key.type) {
+        case msa_type::f16:  return launch_few<msa_type::f16,  way>(args, from, parts, stream);
+        case msa_type::bf16: return launch_few<msa_type::bf16, way>(args, from, parts, stream);
+        case msa_type::q8_0: return launch_few<msa_type::q8_0, way>(args, from, parts, stream);
+        case msa_type::q4_0: return launch_few<msa_type::q4_0, way>(args, from, parts, stream);
+    }
+    return cudaErrorNotSupported;
 }
 
 template <msa_type type>
@@ -647,11 +786,35 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
         [&] { return launch(combine, dim3((n_query(args)*(8/combine_pieces) + 7)/8), 8*warp_size, 0, stream, args, plan); });
 }
 
-template <msa_type type>
-static cudaError_t launch_attend(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {
-    return msa_attend_launch(args) == msa_launch::few_tokens
-        ? launch_few <type>(args, stream)
-        : launch_many<type>(args, plan, stream);
+// How the two operators run as one.
+enum class together { in_turn, choosing, loose };
+
+static together together_as(const msa_select_args & select, const msa_attend_args & attend) {
+    if (msa_select_launch(select) != msa_launch::few_tokens || msa_attend_launch(attend) != msa_launch::few_tokens || select.n_top != attend.n_top) {
+        return together::in_turn;
+    }
+    // With more than a token every CTA's choosing costs more than the launch that it saves.
+    if (select.pos.n_token*select.pos.n_stream == 1) {
+        return together::choosing;
+    }
+    // A cluster lies in one of the parts that a device consists of, so that fewer fit than multiprocessors say.
+    return n_query(attend)*few_cluster > current_device().n_sm*2*7/8 ? together::loose : together::in_turn;
+}
+
+// Behind the scores.
+static few_parts parts_at(const msa_select_args & select, const msa_attend_args & attend, char * base, size_t & bytes) {
+    few_parts parts = {};
+    bytes = score_bytes(select);
+    const auto take = [&](auto *& pointer, const size_t n) {
+        pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + bytes);
+        bytes += (n*sizeof(*pointer) + 255)/256*256;
+    };
+    const size_t n_part = (size_t) n_query(attend)*few_cluster;
+    take(parts.data,  n_part*fragment_halves/4);
+    take(parts.top,   n_part*msa_rows);
+    take(parts.sum,   n_part*msa_rows);
+    take(parts.count, n_query(attend));
+    return parts;
 }
 
 } // namespace msa
@@ -675,14 +838,43 @@ size_t msa_attend_scratch_bytes(const msa_attend_args & args) {
 }
 
 cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_t stream) {
+    if (msa_attend_launch(args) == msa_launch::few_tokens) {
+        return msa::launch_few<msa::few_way::cluster>(args, {}, {}, stream);
+    }
     const msa::attend_plan plan = msa::plan_at(args, static_cast<char *>(scratch));
     switch (args.key.type) {
-        case msa_type::f16:  return msa::launch_attend<msa_type::f16> (args, plan, stream);
-        case msa_type::bf16: return msa::launch_attend<msa_type::bf16>(args, plan, stream);
-        case msa_type::q8_0: return msa::launch_attend<msa_type::q8_0>(args, plan, stream);
-        case msa_type::q4_0: return msa::launch_attend<msa_type::q4_0>(args, plan, stream);
+        case msa_type::f16:  return msa::launch_many<msa_type::f16> (args, plan, stream);
+        case msa_type::bf16: return msa::launch_many<msa_type::bf16>(args, plan, stream);
+        case msa_type::q8_0: return msa::launch_many<msa_type::q8_0>(args, plan, stream);
+        case msa_type::q4_0: return msa::launch_many<msa_type::q4_0>(args, plan, stream);
     }
     return cudaErrorNotSupported;
+}
+
+size_t msa_select_attend_scratch_bytes(const msa_select_args & select, const msa_attend_args & attend) {
+    size_t with_parts = 0;
+    if (msa::together_as(select, attend) == msa::together::loose) {
+        msa::parts_at(select, attend, nullptr, with_parts);
+    }
+    return std::max({msa_select_scratch_bytes(select), msa_attend_scratch_bytes(attend), with_parts});
+}
+
+cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_args & attend, void * scratch, cudaStream_t stream) {
+    const msa::few_scores from = {select, static_cast<const float *>(scratch), msa::score_stride(select)};
+    switch (msa::together_as(select, attend)) {
+        case msa::together::in_turn:
+            return msa::in_turn([&] { return msa_select(select, scratch, stream); }, [&] { return msa_attend(attend, scratch, stream); });
+        case msa::together::choosing:
+            return msa::in_turn([&] { return msa::score_blocks(select, scratch, stream); },
+                [&] { return msa::launch_few<msa::few_way::cluster_that_chooses>(attend, from, {}, stream); });
+        case msa::together::loose:
+            break;
+    }
+    size_t bytes = 0;
+    const msa::few_parts parts = msa::parts_at(select, attend, static_cast<char *>(scratch), bytes);
+    return msa::in_turn([&] { return msa::score_blocks(select, scratch, stream); },
+        [&] { return msa::choose_each(select, from.scores, parts.count, stream); },
+        [&] { return msa::launch_few<msa::few_way::loose>(attend, {}, parts, stream); });
 }
 
 #endif

@@ -4,7 +4,8 @@
 //   dense_few    one token of a stream. Warps walk through the keys 16 at a time, each with its own ring of copies in
 //                flight. Bound by memory.
 //   dense_many   a CTA has eight tokens of a group, a warp each, and walks through blocks in shared memory. Bound by the
-//                tensor cores; with quantised caches also by their conversion, which every CTA does for itself.
+//                tensor cores; with quantised caches also by their conversion, if every CTA does it for itself.
+//   expand       the quantised caches of some groups as f16, for a dense_many of so many tokens that it pays.
 //   dense_merge  where the keys of a token were split among CTAs: adds up the parts.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
@@ -12,6 +13,7 @@
 #include "msa-attend.cuh"
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 
 namespace msa {
@@ -28,7 +30,11 @@ struct dense_plan {
     float * part;   // [token][group][n_split] parts, see msa-attend.cuh
     float * top;    // [token][group][n_split][msa_rows]
     float * sum;    // same
+    int     n_group;  // whose caches are expanded at a time, 0: they are not
+    half8 * expanded; // keys and then values: [stream][group][position] rows of f16
     size_t  bytes;
+
+    int groups_at_once(const msa_attend_args & args) const { return n_group == 0 ? args.n_group : n_group; }
 };
 
 // Keys that a CTA is to have at least: less work than this is not worth another part.
@@ -37,8 +43,12 @@ constexpr int many_keys_least = 2*msa_block;
 
 constexpr int many_tokens = 8; // of a CTA
 
+__host__ __device__ constexpr int div_up(const int n, const int size) {
+    return (n + size - 1)/size;
+}
+
 __host__ __device__ static int many_tiles(const msa_positions & pos) { // of a stream
-    return (pos.n_token + many_tokens - 1)/many_tokens;
+    return div_up(pos.n_token, many_tokens);
 }
 
 constexpr int few_ctas = 2; // a multiprocessor
@@ -53,6 +63,20 @@ static int splits_of(const int n_cta, const int n_place, const int most) {
     return best;
 }
 
+constexpr int expand_tiles = 8; // CTAs a key block that are worth it
+
+// How many groups' caches can be expanded at a time in what attend_many takes of as many tokens: a layer that selects
+// nothing shall not be what memory is kept for. In equal shares.
+static int groups_to_expand(const msa_attend_args & args) {
+    if (!is_quantised(args.key.type) || msa_dense_launch(args) == msa_launch::few_tokens || many_tiles(args.pos) < expand_tiles) {
+        return 0;
+    }
+    const size_t room  = (size_t) n_query(args)*msa_top*fragment_halves*sizeof(half);
+    const size_t group = (size_t) 2*args.pos.n_stream*args.pos.n_pos*msa_dim*sizeof(half);
+    const int    most  = (int) std::min<size_t>(room/group, args.n_group);
+    return most == 0 ? 0 : div_up(args.n_group, div_up(args.n_group, most));
+}
+
 static dense_plan plan_dense(const msa_attend_args & args, char * base) {
     dense_plan plan = {};
     const auto take = [&](auto *& pointer, const size_t n) {
@@ -62,9 +86,13 @@ static dense_plan plan_dense(const msa_attend_args & args, char * base) {
     const device_facts device = current_device();
     const bool few  = msa_dense_launch(args) == msa_launch::few_tokens;
     const int  most = std::clamp(args.pos.n_pos/(few ? few_keys_least : many_keys_least), 1, max_splits);
+    plan.n_group = groups_to_expand(args);
     plan.n_split = few
         ? std::clamp(few_ctas*device.n_sm/n_query(args), 1, most)
-        : splits_of(args.pos.n_stream*many_tiles(args.pos)*args.n_group, device.n_sm, most);
+        : splits_of(args.pos.n_stream*many_tiles(args.pos)*plan.groups_at_once(args), device.n_sm, most);
+    if (plan.n_group > 0) {
+        take(plan.expanded, (size_t) 2*args.pos.n_stream*plan.n_group*args.pos.n_pos*msa_dim/8);
+    }
     if (few || plan.n_split > 1) {
         const size_t n_part = (size_t) n_query(args)*plan.n_split;
         take(plan.part, n_part*fragment_halves);
@@ -660,10 +688,12 @@ __device__ static int largest(int x) { // of the lanes
     return x;
 }
 
+// The caches of args begin with group `first_group`. Where the plan has expanded them, rows lie in the order of positions, so
+// that all the map has to say is whether there is one.
 // large: Hopper, whose code alone has it; the other form is for all other devices.
 template <msa_type type, bool large>
 __global__ __launch_bounds__(dense_threads, 1)
-void dense_many(const msa_attend_args args, const dense_plan plan) {
+void dense_many(const msa_attend_args args, const dense_plan plan, const int first_group) {
     if constexpr (large != msa_hopper) {
         return;
     }
@@ -675,7 +705,7 @@ void dense_many(const msa_attend_args args, const dense_plan plan) {
     const int tile   = gridDim.x - 1 - blockIdx.x; // the longest first
     const int stream = tile/n_tile;
     const int first  = tile%n_tile*many_tokens;    // token of the stream
-    const int group  = blockIdx.y;
+    const int group  = first_group + blockIdx.y;
     const int split  = blockIdx.z;
 
     const int token = stream*args.pos.n_token + first + warp;
@@ -695,10 +725,15 @@ void dense_many(const msa_attend_args args, const dense_plan plan) {
     const int n_block = until/msa_block + 1;
     const int share   = (n_block + plan.n_split - 1)/plan.n_split;
     const dense_range range = {split*share, min((split + 1)*share, n_block)};
-    const row_source keys   = {args.key.data   + group*args.key.group_bytes   + stream*args.key.stream_bytes,   args.key.cell_bytes,   16*warp};
-    const row_source values = {args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes, args.value.cell_bytes, 16*warp};
+    const auto rows_of = [&](const msa_cache & cache) {
+        return row_source{cache.data + blockIdx.y*cache.group_bytes + stream*cache.stream_bytes, cache.cell_bytes, 16*warp};
+    };
+    const row_source keys   = rows_of(args.key);
+    const row_source values = rows_of(args.value);
     const auto cell_of_row = [&](const int block) {
-        return lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
+        const int at   = block*msa_block + 16*warp + lane;
+        const int cell = lane < 16 ? cell_of(args.pos, stream, at) : -1;
+        return type == msa_type::f16 && plan.n_group > 0 && cell >= 0 ? at : cell;
     };
     if (range.first < range.last) {
         if constexpr (is_quantised(type)) {
@@ -710,6 +745,27 @@ void dense_many(const msa_attend_args args, const dense_plan plan) {
     if (here) {
         store_heads(args, plan, query, split, own);
     }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens of quantised caches
+
+constexpr int expand_threads   = 256;
+constexpr int expand_positions = expand_threads/16; // a lane has eight elements of a row
+
+// z: keys of all streams, then values. Rows without a cell stay as they are: nobody reads them.
+template <msa_type type>
+__global__ void expand_groups(const msa_attend_args args, const int first_group, half8 * out) {
+    const int position = blockIdx.x*expand_positions + threadIdx.x/16;
+    const int stream   = blockIdx.z%args.pos.n_stream;
+    const int cell     = cell_of(args.pos, stream, position);
+    if (cell < 0) {
+        return;
+    }
+    const msa_cache & cache = (int) blockIdx.z < args.pos.n_stream ? args.key : args.value;
+    const char * row = cache.data + (first_group + blockIdx.y)*cache.group_bytes + stream*cache.stream_bytes + cell*cache.cell_bytes;
+    const int64_t at = ((int64_t) blockIdx.z*gridDim.y + blockIdx.y)*args.pos.n_pos + position;
+    out[at*16 + threadIdx.x%16] = row_format<type>::load(row, threadIdx.x%16);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -783,11 +839,41 @@ static cudaError_t launch_dense_few(const msa_attend_args & args, const dense_pl
 }
 
 template <msa_type type>
-static cudaError_t launch_dense_many(const msa_attend_args & args, const dense_plan & plan, cudaStream_t stream) {
-    const dim3 grid(args.pos.n_stream*many_tiles(args.pos), args.n_group, plan.n_split);
+static cudaError_t launch_groups(const msa_attend_args & args, const dense_plan & plan, const int first_group, const int n_group, cudaStream_t stream) {
+    const dim3 grid(args.pos.n_stream*many_tiles(args.pos), n_group, plan.n_split);
     return current_device().hopper
-        ? launch(dense_many<type, true>,  grid, dense_threads, sizeof(dense_shared<type, true>),  stream, args, plan)
-        : launch(dense_many<type, false>, grid, dense_threads, sizeof(dense_shared<type, false>), stream, args, plan);
+        ? launch(dense_many<type, true>,  grid, dense_threads, sizeof(dense_shared<type, true>),  stream, args, plan, first_group)
+        : launch(dense_many<type, false>, grid, dense_threads, sizeof(dense_shared<type, false>), stream, args, plan, first_group);
+}
+
+template <msa_type type>
+static cudaError_t launch_expanded(const msa_attend_args & args, const dense_plan & plan, cudaStream_t stream) {
+    constexpr int64_t row = msa_dim*sizeof(half);
+    const int64_t n_pos = args.pos.n_pos;
+    cudaError_t status = cudaSuccess;
+    for (int first = 0; first < args.n_group && status == cudaSuccess; first += plan.n_group) {
+        const int n_group = std::min(plan.n_group, args.n_group - first);
+        const int64_t stream_bytes = n_group*n_pos*row;
+        char * const data = reinterpret_cast<char *>(plan.expanded);
+        msa_attend_args expanded = args;
+        expanded.key   = {data, msa_type::f16, n_pos*row, row, stream_bytes};
+        expanded.value = {data + args.pos.n_stream*stream_bytes, msa_type::f16, n_pos*row, row, stream_bytes};
+        const dim3 grid(div_up(args.pos.n_pos, expand_positions), n_group, 2*args.pos.n_stream);
+        status = in_turn(
+            [&] { return launch(expand_groups<type>, grid, expand_threads, 0, stream, args, first, plan.expanded); },
+            [&] { return launch_groups<msa_type::f16>(expanded, plan, first, n_group, stream); });
+    }
+    return status;
+}
+
+template <msa_type type>
+static cudaError_t launch_dense_many(const msa_attend_args & args, const dense_plan & plan, cudaStream_t stream) {
+    if constexpr (is_quantised(type)) {
+        if (plan.n_group > 0) {
+            return launch_expanded<type>(args, plan, stream);
+        }
+    }
+    return launch_groups<type>(args, plan, 0, args.n_group, stream);
 }
 
 template <msa_type type>
@@ -814,11 +900,25 @@ msa_launch msa_dense_launch(const msa_attend_args & args) {
     return args.pos.n_token == 1 ? msa_launch::few_tokens : msa_launch::many_tokens;
 }
 
+// Of few tokens with few blocks the kernel for selected blocks takes all there are, in one launch.
+static std::optional<msa_attend_args> as_selected(msa_attend_args args) {
+    args.ids   = nullptr;
+    args.n_top = msa_top;
+    const bool fits = args.pos.n_block() <= msa_top && msa_attend_launch(args) == msa_launch::few_tokens;
+    return fits ? std::optional(args) : std::nullopt;
+}
+
 size_t msa_dense_scratch_bytes(const msa_attend_args & args) {
+    if (as_selected(args)) {
+        return 0;
+    }
     return msa::plan_dense(args, nullptr).bytes;
 }
 
 cudaError_t msa_dense(const msa_attend_args & args, void * scratch, cudaStream_t stream) {
+    if (const auto selected = as_selected(args)) {
+        return msa_attend(*selected, scratch, stream);
+    }
     const msa::dense_plan plan = msa::plan_dense(args, static_cast<char *>(scratch));
     switch (args.key.type) {
         case msa_type::f16:  return msa::launch_dense<msa_type::f16> (args, plan, stream);

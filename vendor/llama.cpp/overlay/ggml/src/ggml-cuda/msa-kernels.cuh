@@ -64,7 +64,7 @@ struct msa_attend_args {
     msa_cache       key;
     msa_cache       value;
     msa_positions   pos;
-    const int32_t * ids;     // [stream][token][group][n_top]; not read by dense
+    const int32_t * ids;     // [stream][token][group][n_top]; not read by dense; nullptr for few tokens: all of at most n_top blocks
     int             n_group;
     int             n_top;   // same
     float           scale;   // more than 0
@@ -85,3 +85,7 @@ size_t msa_dense_scratch_bytes (const msa_attend_args & args);
 cudaError_t msa_select(const msa_select_args & args, void * scratch, cudaStream_t stream);
 cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_t stream);
 cudaError_t msa_dense (const msa_attend_args & args, void * scratch, cudaStream_t stream);
+
+// msa_select and msa_attend in turn, for few tokens in ways that are faster than either alone. attend.ids is select.ids.
+size_t      msa_select_attend_scratch_bytes(const msa_select_args & select, const msa_attend_args & attend);
+cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_args & attend, void * scratch, cudaStream_t stream);

@@ -1,16 +1,17 @@
 // MSA, part 1: which blocks a token attends to. See msa-kernels.cuh for the definition.
 //
 // Scores are reduced to one number a block while they are still in registers: a score per key is never stored.
-// Two kernels make block scores, [stream][token*group][block] f32, and one picks the best:
+// Three kernels make block scores, [stream][token*group][block] f32, and one picks the best:
 //
 //   score_many  256 rows (token, group) x a run of key blocks a CTA. Bound by the tensor cores: two products of
 //               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
 //   score_few   a key block at a time a CTA, all rows at once. Bound by the bytes of the index cache.
+//   score_walk  the same for 16-bit keys on Hopper, whose tensor cores read them from shared memory themselves.
 //   choose      a warp (or 128 threads) a row.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
-#include "msa-tile.cuh"
+#include "msa-choose.cuh"
 
 #include <climits>
 #include <cmath>
@@ -388,6 +389,49 @@ __device__ static void few_products(float (&acc)[n_tile][4], const few_keys<type
     }
 }
 
+struct share { // of a lane in the n values
+    int  first;
+    bool only; // no other lane has the same
+};
+
+template <int n> constexpr int values_left = n == 2 ? 2 : (n + 7)/8;
+
+// Largest values of the eight lanes that are 4 apart. A lane passes on one half of what it still has and keeps the
+// other, until it has one value, or an eighth: value[0 ...] are first, first + 1, ...
+template <int n>
+__device__ __forceinline__ static share largest_of_lanes(float (&value)[n]) {
+    share mine = {0, true};
+#pragma unroll
+    for (int step = 0; step < 3; ++step) {
+        const int  half  = (n >> step)/2;
+        const int  other = 16 >> step;
+        const bool upper = threadIdx.x & other;
+        if (half == 0) {
+            value[0] = fmaxf(value[0], __shfl_xor_sync(all_lanes, value[0], other));
+            mine.only = mine.only && !upper;
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float kept = upper ? value[half + i] : value[i];
+            const float sent = upper ? value[i] : value[half + i];
+            value[i] = fmaxf(kept, __shfl_xor_sync(all_lanes, sent, other));
+        }
+        mine.first += upper ? half : 0;
+    }
+    return mine;
+}
+
+// Of two values it is faster for every lane to get both.
+__device__ __forceinline__ static share largest_of_lanes(float (&value)[2]) {
+#pragma unroll
+    for (int other = 4; other < warp_size; other *= 2) {
+        value[0] = fmaxf(value[0], __shfl_xor_sync(all_lanes, value[0], other));
+        value[1] = fmaxf(value[1], __shfl_xor_sync(all_lanes, value[1], other));
+    }
+    return {0, threadIdx.x%warp_size < 4};
+}
+
 // A CTA takes blocks blockIdx.x, + gridDim.x, ...
 template <msa_type type, int n_tile>
 __global__ __launch_bounds__(few_threads, n_tile < 8 ? few_ctas : 1)
@@ -417,6 +461,7 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
         position[threadIdx.x] = (int) threadIdx.x < n_row ? args.pos.query[(int64_t) stream*args.pos.n_token + threadIdx.x/args.n_group] : -1;
     }
     __syncthreads();
+    const auto column_of = [&](const int i) { return 8*(i/2) + 2*(lane%4) + i%2; };
 
     int turn = 0;
     for (int block = blockIdx.x; block < args.pos.n_block(); block += gridDim.x, turn ^= 1) {
@@ -428,20 +473,17 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
         for (int i = 0; i < 2; ++i) {
             key[i] = keys.present(i) ? block*msa_block + 16*warp + 8*i + lane/4 : INT_MAX;
         }
+        float top[2*n_tile];
 #pragma unroll
-        for (int n = 0; n < n_tile; ++n) {
+        for (int i = 0; i < 2*n_tile; ++i) {
+            const int until = position[column_of(i)];
+            top[i] = fmaxf(key[0] <= until ? acc[i/2][i%2] : -INFINITY, key[1] <= until ? acc[i/2][2 + i%2] : -INFINITY);
+        }
+        const share mine = largest_of_lanes(top);
+        if (mine.only) {
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int column = 8*n + 2*(lane%4) + e;
-                const int until  = position[column];
-                float top = fmaxf(key[0] <= until ? acc[n][e] : -INFINITY, key[1] <= until ? acc[n][2 + e] : -INFINITY);
-#pragma unroll
-                for (int other = 4; other < warp_size; other *= 2) {
-                    top = fmaxf(top, __shfl_xor_sync(all_lanes, top, other));
-                }
-                if (lane < 4) {
-                    best[turn][warp][column] = top;
-                }
+            for (int i = 0; i < values_left<2*n_tile>; ++i) {
+                best[turn][warp][column_of(mine.first + i)] = top[i];
             }
         }
         __syncthreads();
@@ -457,124 +499,129 @@ void score_few(const msa_select_args args, float * scores, const int64_t stride)
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// few tokens, Hopper
+
+constexpr int walk_threads = 128; // a warpgroup: all rows in one product
+constexpr int walk_stages  = 3;
+constexpr int walk_ctas    = 2;   // a multiprocessor
+
+struct walk_shared {
+    char       tile[walk_stages][tile_bytes];
+    block_mask mask[walk_stages];
+};
+
+// A CTA takes neighbouring blocks, an equal share of them; a warp brings in 32 keys of each, two blocks ahead.
+__global__ __launch_bounds__(walk_threads, walk_ctas)
+void score_walk(const msa_select_args args, float * scores, const int64_t stride) {
+    if constexpr (!msa_hopper) {
+        return;
+    }
+    extern __shared__ __align__(1024) char raw[];
+    walk_shared & shared = *reinterpret_cast<walk_shared *>(raw);
+    let_next_begin();
+    const int stream  = blockIdx.y;
+    const int warp    = threadIdx.x/warp_size;
+    const int lane    = threadIdx.x%warp_size;
+    const int share = args.pos.n_block()/gridDim.x, rest = args.pos.n_block()%gridDim.x, cta = blockIdx.x;
+    const int first = cta*share + min(cta, rest);
+    const int last  = first + share + (cta < rest ? 1 : 0);
+    const char * keys = args.key.data + stream*args.key.stream_bytes;
+    scores += (int64_t) stream*args.pos.n_token*args.n_group*stride;
+
+    const auto next_cell = [&](const int block) {
+        return block < last ? cell_of(args.pos, stream, block*msa_block + warp_size*warp + lane) : -1;
+    };
+    const auto load = [&](const int stage, const int block, const int cell) {
+        if (block < last) {
+            const uint32_t tile = shared_address(shared.tile[stage]);
+            fill_rows<msa_type::f16>(tile, warp_size*warp,      keys, args.key.cell_bytes, cell);
+            fill_rows<msa_type::f16>(tile, warp_size*warp + 16, keys, args.key.cell_bytes, __shfl_xor_sync(all_lanes, cell, 16));
+            shared.mask[stage].word[warp] = __ballot_sync(all_lanes, cell >= 0);
+        }
+        copies_commit();
+    };
+    int cell = next_cell(first);
+#pragma unroll
+    for (int stage = 0; stage < walk_stages - 1; ++stage) {
+        const int following = next_cell(first + stage + 1);
+        load(stage, first + stage, cell);
+        cell = following;
+    }
+    const row_pair rows = rows_at(args, stream, 16*warp);
+    uint32_t query[8][4];
+    load_query(query, args, stream, rows);
+    const int position[2] = {rows.position[0], rows.position[1] < 0 ? rows.position[0] : rows.position[1]};
+    const int lowest = __reduce_min_sync(all_lanes, position[0] < 0 ? INT_MAX : min(position[0], position[1]));
+
+    int stage = 0;
+    for (int block = first; block < last; ++block) {
+        copies_wait<walk_stages - 2>();
+        tiles_written();
+        __syncthreads(); // the block is there, and all are done with the one before
+        const int ahead = block + walk_stages - 1;
+        load((stage + walk_stages - 1)%walk_stages, ahead, cell);
+        cell = next_cell(ahead + 1);
+
+        float acc[64];
+        product_start<tile_rows::output>(acc, query, shared_address(shared.tile[stage]));
+        product_wait<0>(acc);
+        const block_mask mask = shared.mask[stage];
+        const bool everything = mask.complete() && block*msa_block + msa_block - 1 <= lowest;
+        const float2 best = everything ? largest_of_all(acc) : largest_of_visible(acc, mask, block*msa_block, rows);
+        const float top[2] = {row_max(best.x), row_max(best.y)};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (lane%4 == i && rows.position[i] >= 0) {
+                scores[rows.row[i]*stride + block] = top[i];
+            }
+        }
+        stage = (stage + 1)%walk_stages;
+    }
+    copies_wait<0>();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // the best blocks of a row
 
 constexpr int choose_cta = 128;
 
-// Scores in the order of unsigned integers, forced blocks above all, invisible ones 0; then lower blocks first.
-// All ranks differ, so the choice is exact.
-__device__ static uint64_t rank_of(const float score, const int block, const bool forced) {
-    if (score == -INFINITY) {
-        return 0;
-    }
-    const uint32_t bits = __float_as_uint(score);
-    const uint32_t high = forced ? 0xffffffffu : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
-    return ((uint64_t) high << 32) | (0xffffffffu - (uint32_t) block);
-}
-
-template <int n_thread> __device__ static void sync_row() {
-    if constexpr (n_thread == warp_size) {
-        __syncwarp();
-    } else {
-        __syncthreads();
-    }
-}
-
-// Each thread's best rank gives a lower bound: at most msa_top threads hold anything at or above the msa_top-th
-// best of them. What is left after that is few, and is counted out.
 template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
-void choose(const msa_select_args args, const float * scores, const int64_t stride, const int capacity) {
+void choose(const msa_select_args args, const float * scores, const int64_t stride, int * zeros) {
     constexpr int rows_a_cta = choose_cta/n_thread;
-    extern __shared__ uint64_t candidates_of_all[];
-    __shared__ uint64_t best[rows_a_cta][n_thread];
-    __shared__ uint64_t threshold[rows_a_cta];
-    __shared__ int      count[rows_a_cta];
-    __shared__ int      chosen[rows_a_cta][msa_top];
+    extern __shared__ __align__(16) uint64_t candidates[];
+    __shared__ choice<n_thread> choices[rows_a_cta];
 
-    const int team   = threadIdx.x/n_thread;
-    const int thread = threadIdx.x%n_thread;
-    const int row    = blockIdx.x*rows_a_cta + team;
-    if (row >= args.pos.n_stream*args.pos.n_token*args.n_group) {
-        return; // a whole team
-    }
-    uint64_t * candidates = candidates_of_all + (int64_t) team*capacity;
-    const int own  = args.pos.query[row/args.n_group]/msa_block;
-    const int n    = min(own + 1, args.pos.n_block());
-    const float * score = scores + row*stride;
-    const auto rank = [&](const int block) {
-        return rank_of(score[block], block, block < args.n_init || block > own - args.n_local);
-    };
-
-    uint64_t mine = 0;
-#pragma unroll 8
-    for (int block = thread; block < n; block += n_thread) {
-        mine = max(mine, rank(block));
-    }
-    best[team][thread] = mine;
-    if (thread < msa_top) {
-        chosen[team][thread] = INT_MAX;
-    }
-    if (thread == 0) {
-        threshold[team] = 1; // with fewer than n_top threads holding anything, all that is visible qualifies
-        count[team] = 0;
-    }
-    sync_row<n_thread>();
-    int better = 0;
-#pragma unroll 16
-    for (int i = 0; i < n_thread; ++i) {
-        better += best[team][i] > mine;
-    }
-    if (better == args.n_top - 1 && mine > 0) {
-        threshold[team] = mine;
-    }
-    sync_row<n_thread>();
-    const uint64_t bound = threshold[team];
-    for (int block = thread; block < n; block += n_thread) {
-        const uint64_t candidate = rank(block);
-        if (candidate >= bound) {
-            candidates[atomicAdd(&count[team], 1)] = candidate;
+    const int team = threadIdx.x/n_thread;
+    const int row  = blockIdx.x*rows_a_cta + team;
+    if (row < args.pos.n_stream*args.pos.n_token*args.n_group) { // a whole team
+        if (zeros && threadIdx.x%n_thread == 0) {
+            zeros[row] = 0;
         }
-    }
-    sync_row<n_thread>();
-    const int n_candidate = count[team];
-    const int n_chosen    = min(n_candidate, args.n_top);
-    for (int i = thread; i < n_candidate; i += n_thread) {
-        const uint64_t candidate = candidates[i];
-        int above = 0;
-#pragma unroll 8
-        for (int k = 0; k < n_candidate; ++k) {
-            above += candidates[k] > candidate;
-        }
-        if (above < args.n_top) {
-            chosen[team][above] = (int) (0xffffffffu - (uint32_t) candidate);
-        }
-    }
-    sync_row<n_thread>();
-    if (thread < args.n_top) {
-        const int block = thread < n_chosen ? chosen[team][thread] : -1;
-        int place = thread;
-        if (block >= 0) {
-            place = 0;
-#pragma unroll
-            for (int k = 0; k < msa_top; ++k) {
-                place += chosen[team][k] < block;
-            }
-        }
-        args.ids[(int64_t) row*args.n_top + place] = block;
+        choose_blocks<n_thread>(args, scores + row*stride, args.pos.query + row/args.n_group, choices[team],
+            candidates + team*most_candidates<n_thread>(args.pos.n_block()),
+            [&](const int place, const int block) { args.ids[(int64_t) row*args.n_top + place] = block; });
     }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // launchers
 
-static int64_t score_stride(const msa_select_args & args) {
+int64_t score_stride(const msa_select_args & args) {
     return (args.pos.n_block() + 3)/4*4;
 }
 
-static size_t score_bytes(const msa_select_args & args) {
+size_t score_bytes(const msa_select_args & args) {
     const size_t n_row = (size_t) args.pos.n_stream*args.pos.n_token*args.n_group;
     return (n_row*score_stride(args)*sizeof(float) + 255)/256*256;
+}
+
+static bool walks(const msa_select_args & args) {
+    return msa_select_launch(args) == msa_launch::few_tokens && args.key.type == msa_type::f16 && current_device().hopper;
+}
+
+bool is_short_walk(const msa_select_args & args) {
+    return walks(args) && args.pos.n_block() <= walk_ctas*current_device().n_sm;
 }
 
 template <msa_type type>
@@ -602,29 +649,43 @@ static cudaError_t launch_score_many(const msa_select_args & args, float * score
 template <msa_type type>
 static cudaError_t launch_score_few(const msa_select_args & args, float * scores, cudaStream_t stream) {
     const int  n_row = args.pos.n_token*args.n_group;
-    const int  n_resident = (n_row <= 32 ? few_ctas : 1)*current_device().n_sm;
-    const dim3 grid(args.pos.n_block() < n_resident ? args.pos.n_block() : n_resident, args.pos.n_stream);
+    const device_facts device = current_device();
+    const auto grid_of = [&](const int n_cta) {
+        const int n_resident = n_cta*device.n_sm;
+        return dim3(args.pos.n_block() < n_resident ? args.pos.n_block() : n_resident, args.pos.n_stream);
+    };
+    if (walks(args)) {
+        return launch(score_walk, grid_of(walk_ctas), walk_threads, sizeof(walk_shared), stream, args, scores, score_stride(args));
+    }
     const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
-    return launch(kernel, grid, few_threads, few_keys<type>::shared_bytes, stream, args, scores, score_stride(args));
+    return launch(kernel, grid_of(n_row <= 32 ? few_ctas : 1), few_threads, few_keys<type>::shared_bytes, stream, args, scores, score_stride(args));
 }
 
-static cudaError_t launch_choose(const msa_select_args & args, const float * scores, cudaStream_t stream) {
+cudaError_t choose_each(const msa_select_args & args, const float * scores, int * zeros, cudaStream_t stream) {
     const int  n_row    = args.pos.n_stream*args.pos.n_token*args.n_group;
     const int  n_block  = args.pos.n_block();
     const bool a_warp   = n_row >= 1024 && n_block <= 2048;
-    const int  n_thread = a_warp ? warp_size : choose_cta;
-    const int  rows_a_cta = choose_cta/n_thread;
-    const int  capacity = msa_top*((n_block + n_thread - 1)/n_thread);
+    const int  rows_a_cta = a_warp ? choose_cta/warp_size : 1;
+    const int  capacity   = a_warp ? most_candidates<warp_size>(n_block) : most_candidates<choose_cta>(n_block);
     return launch(a_warp ? choose<warp_size> : choose<choose_cta>, dim3((n_row + rows_a_cta - 1)/rows_a_cta), choose_cta,
-        rows_a_cta*capacity*sizeof(uint64_t), stream, args, scores, score_stride(args), capacity);
+        rows_a_cta*capacity*sizeof(uint64_t), stream, args, scores, score_stride(args), zeros);
 }
 
 template <msa_type type>
-static cudaError_t launch_select(const msa_select_args & args, float * scores, cudaStream_t stream) {
-    const cudaError_t status = msa_select_launch(args) == msa_launch::few_tokens
+static cudaError_t launch_score(const msa_select_args & args, float * scores, cudaStream_t stream) {
+    return msa_select_launch(args) == msa_launch::few_tokens
         ? launch_score_few <type>(args, scores, stream)
         : launch_score_many<type>(args, scores, stream);
-    return status == cudaSuccess ? launch_choose(args, scores, stream) : status;
+}
+
+cudaError_t score_blocks(const msa_select_args & args, void * scratch, cudaStream_t stream) {
+    float * scores = static_cast<float *>(scratch);
+    switch (args.key.type) {
+        case msa_type::f16:  return launch_score<msa_type::f16> (args, scores, stream);
+        case msa_type::bf16: return launch_score<msa_type::bf16>(args, scores, stream);
+        case msa_type::q8_0: return launch_score<msa_type::q8_0>(args, scores, stream);
+        default:             return cudaErrorNotSupported;
+    }
 }
 
 } // namespace msa
@@ -647,13 +708,8 @@ size_t msa_select_scratch_bytes(const msa_select_args & args) {
 }
 
 cudaError_t msa_select(const msa_select_args & args, void * scratch, cudaStream_t stream) {
-    float * scores = static_cast<float *>(scratch);
-    switch (args.key.type) {
-        case msa_type::f16:  return msa::launch_select<msa_type::f16> (args, scores, stream);
-        case msa_type::bf16: return msa::launch_select<msa_type::bf16>(args, scores, stream);
-        case msa_type::q8_0: return msa::launch_select<msa_type::q8_0>(args, scores, stream);
-        default:             return cudaErrorNotSupported;
-    }
+    const cudaError_t status = msa::score_blocks(args, scratch, stream);
+    return status == cudaSuccess ? msa::choose_each(args, static_cast<const float *>(scratch), nullptr, stream) : status;
 }
 
 #endif

@@ -65,35 +65,60 @@ __device__ inline float exp2_fast(const float x) {
 // ---------------------------------------------------------------------------------------------------------------
 // launches
 
-// n_cluster CTAs along x form a cluster. Programmatic dependent launch was measured and left out: kernels that start
-// early take the places of resident ones and cost more than the hidden launches give (docs/measurements).
+// A kernel may begin while the one before it in the stream still runs, once all CTAs of that one have called
+// let_next_begin; what that one writes it may read after wait_for_last. Only for kernels that follow one whose CTAs are
+// all resident: elsewhere those that begin early take places that are still needed (docs/measurements).
+enum class begins { after_last, beside_last };
+
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ inline void wait_for_last() { // does nothing in a kernel that began after it
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// n_cluster CTAs along x form a cluster.
 template <typename... params>
-cudaError_t launch_clusters(const int n_cluster, void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes,
-        cudaStream_t stream, const params... args) {
+cudaError_t launch_clusters(const int n_cluster, const begins when, void (* kernel)(params...), const dim3 grid, const int n_thread,
+        const size_t shared_bytes, cudaStream_t stream, const params... args) {
     if (shared_bytes > 48*1024) {
         const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared_bytes);
         if (status != cudaSuccess) {
             return status;
         }
     }
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = n_cluster;
-    cluster.val.clusterDim.y = 1;
-    cluster.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned n_attribute = 0;
+    if (n_cluster > 1) {
+        cudaLaunchAttribute & cluster = attributes[n_attribute++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim.x = n_cluster;
+        cluster.val.clusterDim.y = 1;
+        cluster.val.clusterDim.z = 1;
+    }
+    if (when == begins::beside_last && current_device().newer) {
+        cudaLaunchAttribute & early = attributes[n_attribute++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim          = grid;
     config.blockDim         = dim3(n_thread);
     config.dynamicSmemBytes = shared_bytes;
     config.stream           = stream;
-    config.attrs            = &cluster;
-    config.numAttrs         = n_cluster == 1 ? 0 : 1;
+    config.attrs            = attributes;
+    config.numAttrs         = n_attribute;
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 template <typename... params>
 cudaError_t launch(void (* kernel)(params...), const dim3 grid, const int n_thread, const size_t shared_bytes, cudaStream_t stream, const params... args) {
-    return launch_clusters(1, kernel, grid, n_thread, shared_bytes, stream, args...);
+    return launch_clusters(1, begins::after_last, kernel, grid, n_thread, shared_bytes, stream, args...);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -61,6 +61,19 @@ void ggml_cuda_msa(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     }
 }
 
+int ggml_cuda_msa_fused(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, const int i) {
+    const ggml_tensor * select = graph->nodes[i];
+    const ggml_tensor * attend = i + 1 < graph->n_nodes ? graph->nodes[i + 1] : nullptr;
+    if (select->op != GGML_OP_MSA_SELECT || !attend || attend->op != GGML_OP_MSA_ATTEND || attend->src[3] != select) {
+        return 0;
+    }
+    const msa_select_args selects = select_args(select);
+    const msa_attend_args attends = attend_args(attend);
+    ggml_cuda_pool_alloc<char> scratch(ctx.pool(), msa_select_attend_scratch_bytes(selects, attends));
+    CUDA_CHECK(msa_select_attend(selects, attends, scratch.get(), ctx.stream()));
+    return 1;
+}
+
 bool ggml_cuda_msa_supported(const int device, const ggml_tensor * dst) {
     if (ggml_cuda_info().devices[device].cc < GGML_CUDA_CC_AMPERE || !ggml_msa_has_kernel(dst)) {
         return false;
@@ -74,6 +87,10 @@ bool ggml_cuda_msa_supported(const int device, const ggml_tensor * dst) {
 
 void ggml_cuda_msa(ggml_backend_cuda_context &, ggml_tensor *) {
     GGML_ABORT("no MSA kernels for this device");
+}
+
+int ggml_cuda_msa_fused(ggml_backend_cuda_context &, const ggml_cgraph *, int) {
+    return 0;
 }
 
 bool ggml_cuda_msa_supported(int, const ggml_tensor *) {
