@@ -106,6 +106,30 @@ def test_native_and_generic_paths_agree(
     assert_agrees(engine, arguments, stories=stories, **{LEADING: leading, SELECT: select})
 
 
+def test_both_paths_can_be_held_against_the_reference(engine: Engine, tmp_path: Path) -> None:
+    """On a CPU the native path is the reference, so what it is off by is what threads round."""
+    arguments = ("--reference", toy(tmp_path, ALL_BLOCKS, layers=2), "f32", "1e-9")
+
+    said = assert_agrees(engine, arguments, stories=5)
+
+    off = re.findall(r"native (\S+) (\S+), generic (\S+) (\S+)", said)
+    assert len(off) == 5
+    assert all(float(native) < float(generic) for native, _, generic, _ in off)
+
+
+def test_unknown_option_of_the_comparison_is_named(engine: Engine) -> None:
+    """A misspelt option ends the program instead of passing for a file."""
+    done = subprocess.run(
+        [str(engine.bin / "ggufcluster-msa-agreement"), "--depe", "model", "f32", "1e-3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == "what is --depe?\n"
+
+
 def test_paths_agree_to_the_last_bits_over_two_workers(engine: Engine, tmp_path: Path) -> None:
     """The layers of either path may lie on workers: map and positions reach them as inputs."""
     arguments = (toy(tmp_path, FEW_BLOCKS, layers=3), "f32", "1e-5", ALL_LAYERS)

@@ -1,10 +1,12 @@
 // Runs a small MiniMax-M3 on the native and on the generic path of sparse attention, through the same history of the
 // cache, and compares the next-token distributions. Exit code 1 if they diverge by more than the limit.
 //
-//   ggufcluster-msa-agreement [--deep] MODEL.gguf TYPE LIMIT [N_GPU_LAYERS [ENDPOINT ...]]
+//   ggufcluster-msa-agreement [--deep] [--reference] MODEL.gguf TYPE LIMIT [N_GPU_LAYERS [ENDPOINT ...]]
 //
 // --deep: depths up to 8,192 instead of the short histories, and a line for every distribution. The generic path fills the
 // cache once for both, as that takes longest; each path then decodes the last tokens up to every depth itself.
+// --reference: the native path on this machine's CPU goes through the history as well, and both paths are held against it;
+// the limit is for the native one. On a GPU the two paths round differently, and this tells which of them is off.
 // TYPE of K and V: f32, f16 or q8_0. ENDPOINT: HOST:PORT of RPC servers to spread the layers over.
 //
 // On the CPU the generic path adds up f16 values in f16 where a batch has few tokens, which alone diverges by 1e-5 to
@@ -18,10 +20,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -193,7 +197,7 @@ void deep(session & s) {
     }
 }
 
-session begin(llama_model * model, const story & told, const ggml_type type, const char * path) {
+session begin(llama_model * model, const story & told, const ggml_type type, const char * path, const int n_thread = 1) {
     setenv("GGUFCLUSTER_MSA", path, 1);
     llama_context_params params = llama_context_default_params();
     params.n_ctx           = told.n_position*told.n_sequence;
@@ -204,8 +208,8 @@ session begin(llama_model * model, const story & told, const ggml_type type, con
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.type_k          = type;
     params.type_v          = type;
-    params.n_threads       = 1; // more would wait for each other at every small operator
-    params.n_threads_batch = 1;
+    params.n_threads       = n_thread; // more would wait for each other at every small operator
+    params.n_threads_batch = n_thread;
     llama_context * context = llama_init_from_model(model, params);
     if (context == nullptr) {
         exit(2);
@@ -228,8 +232,8 @@ state filled(llama_model * model, const story & told, const ggml_type type) {
     return full;
 }
 
-answers run(llama_model * model, const story & told, const ggml_type type, const char * path, const state & full) {
-    session s = begin(model, told, type, path);
+answers run(llama_model * model, const story & told, const ggml_type type, const char * path, const state & full, const int n_thread = 1) {
+    session s = begin(model, told, type, path, n_thread);
     if (!full.empty() && llama_state_seq_set_data(s.context, full.data(), full.size(), 0) != full.size()) {
         fprintf(stderr, "llama_state_seq_set_data failed\n");
         exit(2);
@@ -239,21 +243,57 @@ answers run(llama_model * model, const story & told, const ggml_type type, const
     return s.seen;
 }
 
-bool agree(llama_model * model, const story & told, const ggml_type type, const double limit) {
-    const state   full     = filled(model, told, type);
-    const answers expected = run(model, told, type, "generic", full);
-    const answers got      = run(model, told, type, "native", full);
-    double worst = 0.0;
+// Of each distribution; infinite where a number is none.
+std::vector<double> divergences(const answers & expected, const answers & got) {
+    std::vector<double> out;
     for (size_t i = 0; i < expected.size(); ++i) {
-        const answer & a = expected[i];
-        const double d = divergence(a.log_probability, got[i].log_probability);
-        worst = std::isnan(d) ? INFINITY : std::max(worst, d);
-        if (told.is_filled) {
-            printf("     depth %4d, batch of %d x %3d: %.2e\n", a.depth, a.n_sequence, a.n_token, d);
-        }
+        const double d = divergence(expected[i].log_probability, got[i].log_probability);
+        out.push_back(std::isnan(d) ? INFINITY : d);
     }
-    const bool good = worst < limit;
-    printf("%s %s %s: %zu distributions, largest divergence %.2e\n", good ? "ok  " : "FAIL", told.name, ggml_type_name(type), expected.size(), worst);
+    return out;
+}
+
+double largest(const std::vector<double> & values) {
+    return *std::max_element(values.begin(), values.end());
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size()/2];
+}
+
+struct models {
+    llama_model * model;
+    llama_model * reference; // on the CPU, nullptr: none
+};
+
+bool agree(const models & m, const story & told, const ggml_type type, const double limit) {
+    const state   full    = filled(m.model, told, type);
+    const answers generic = run(m.model, told, type, "generic", full);
+    const answers native  = run(m.model, told, type, "native", full);
+    const std::vector<double> apart = divergences(generic, native);
+    std::vector<double> native_off, generic_off;
+    if (m.reference) {
+        const answers reference = run(m.reference, told, type, "native", full, (int) std::max(1u, std::thread::hardware_concurrency()));
+        native_off  = divergences(reference, native);
+        generic_off = divergences(reference, generic);
+    }
+    for (size_t i = 0; told.is_filled && i < generic.size(); ++i) {
+        const answer & a = generic[i];
+        printf("     depth %4d, batch of %d x %3d: %.2e", a.depth, a.n_sequence, a.n_token, apart[i]);
+        if (m.reference) {
+            printf("; off the reference: native %.2e, generic %.2e", native_off[i], generic_off[i]);
+        }
+        printf("\n");
+    }
+    const double worst = largest(m.reference ? native_off : apart);
+    const bool   good  = worst < limit;
+    printf("%s %s %s: %zu distributions, largest divergence %.2e", good ? "ok  " : "FAIL", told.name, ggml_type_name(type), generic.size(), largest(apart));
+    if (m.reference) {
+        printf("; off the reference (largest, median): native %.2e %.2e, generic %.2e %.2e", worst, median(native_off),
+            largest(generic_off), median(generic_off));
+    }
+    printf("\n");
     fflush(stdout);
     return good;
 }
@@ -289,11 +329,18 @@ std::vector<ggml_backend_dev_t> remote_devices(const int n, char ** endpoints) {
 } // namespace
 
 int main(int argc, char ** argv) {
-    const bool is_deep = argc > 1 && std::string(argv[1]) == "--deep";
-    argc -= is_deep;
-    argv += is_deep;
+    bool is_deep = false, has_reference = false;
+    for (; argc > 1 && strncmp(argv[1], "--", 2) == 0; --argc, ++argv) {
+        const std::string option = argv[1];
+        is_deep       = is_deep || option == "--deep";
+        has_reference = has_reference || option == "--reference";
+        if (option != "--deep" && option != "--reference") {
+            fprintf(stderr, "what is %s?\n", argv[1]);
+            return 2;
+        }
+    }
     if (argc < 4) {
-        fprintf(stderr, "usage: ggufcluster-msa-agreement [--deep] MODEL.gguf f32|f16|q8_0 LIMIT [N_GPU_LAYERS [ENDPOINT ...]]\n");
+        fprintf(stderr, "usage: ggufcluster-msa-agreement [--deep] [--reference] MODEL.gguf f32|f16|q8_0 LIMIT [N_GPU_LAYERS [ENDPOINT ...]]\n");
         return 2;
     }
     const std::string name = argv[2];
@@ -309,14 +356,22 @@ int main(int argc, char ** argv) {
     if (devices.size() > 1) {
         params.devices = devices.data();
     }
-    llama_model * model = llama_model_load_from_file(argv[1], params);
-    if (model == nullptr) {
+    models m = { llama_model_load_from_file(argv[1], params), nullptr };
+    if (has_reference) {
+        ggml_backend_dev_t none[] = { nullptr };
+        llama_model_params on_cpu = llama_model_default_params();
+        on_cpu.n_gpu_layers = 0;
+        on_cpu.devices      = none;
+        m.reference = llama_model_load_from_file(argv[1], on_cpu);
+    }
+    if (m.model == nullptr || has_reference != (m.reference != nullptr)) {
         return 2;
     }
     bool good = true;
     for (const story & told : stories_of(is_deep, type)) {
-        good = agree(model, told, type, atof(argv[3])) && good;
+        good = agree(m, told, type, atof(argv[3])) && good;
     }
-    llama_model_free(model);
+    llama_model_free(m.model);
+    llama_model_free(m.reference);
     return good ? 0 : 1;
 }

@@ -170,11 +170,41 @@ struct test_msa_attend_all : public test_msa {
     }
 };
 
+// Both in one graph, which a backend may run together. What is chosen is exact, so only the attention's rounding is allowed.
+struct test_msa_select_attend : public test_msa {
+    using test_msa::test_msa;
+
+    std::string op_desc(ggml_tensor *) override { return "MSA_SELECT_ATTEND"; }
+    bool run_whole_graph() override { return true; }
+    double max_nmse_err() override { return 2e-5; } // as test_msa_attend
+
+    ggml_tensor * build_graph(ggml_context * ctx) override {
+        const int64_t n_token = c.n_token*c.n_stream;
+        const ggml_type index_type = type == GGML_TYPE_Q4_0 ? GGML_TYPE_F16 : type;
+        ggml_tensor * index_query = named(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, c.dim, c.n_group, n_token), "index_query");
+        ggml_tensor * index_key   = named(ggml_new_tensor_4d(ctx, index_type, c.dim, 1, c.n_cell(), c.n_stream), "index_key");
+        ggml_tensor * query = named(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, c.dim, c.n_head, n_token), "query");
+        ggml_tensor * map   = new_map(ctx);
+        ggml_tensor * place = new_place(ctx);
+        ggml_tensor * ids   = ggml_msa_select(ctx, index_query, index_key, map, place, c.params());
+        return named(ggml_msa_attend(ctx, query, new_cache(ctx, c.n_group, "key"), new_cache(ctx, c.n_group, "value"), ids, map, place, c.params()), "out");
+    }
+};
+
 static void add_msa_cases(std::vector<std::unique_ptr<test_case>> & cases) {
     const std::vector<msa_case> shapes = {
         {1, 1}, {1, 130}, {1, 5000, 1, 1, true}, {2, 1000, 2, 1, true}, {7, 2300, 1, 1, true}, {64, 3000, 2, 1, true},
         {513, 2900, 1, 1, true}, {1, 5000, 1, 128, true}, {64, 2900, 2, 128, true}, {7, 4000, 1, 1, true, 8, 2, 1},
     };
+    const std::vector<msa_case> pairs = {
+        {1, 5000, 1, 1, true}, {1, 5000, 1, 128}, {1, 3000, 2, 1, true}, {3, 2300, 1, 1, true, 8, 2, 1}, {8, 3000, 1, 128, true}, {16, 2600, 2, 1, true},
+        {64, 2900, 1, 1, true},
+    };
+    for (const msa_case & c : pairs) {
+        for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+            cases.emplace_back(new test_msa_select_attend(c, type));
+        }
+    }
     for (const msa_case & c : shapes) {
         for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
             if (type != GGML_TYPE_Q4_0) {
