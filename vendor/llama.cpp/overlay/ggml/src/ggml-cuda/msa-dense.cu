@@ -63,18 +63,43 @@ static int splits_of(const int n_cta, const int n_place, const int most) {
     return best;
 }
 
-constexpr int expand_tiles = 8; // CTAs a key block that are worth it
+constexpr int    expand_tiles = 8;        // CTAs a key block that are worth it
+constexpr size_t least_room   = 64 << 20; // bytes
 
-// How many groups' caches can be expanded at a time in what attend_many takes of as many tokens: a layer that selects
-// nothing shall not be what memory is kept for. In equal shares.
+// Scratch memory: what attend_many takes for the partial outputs of as many tokens. A layer that selects nothing shall not be
+// what memory is kept for.
+static size_t room_of(const msa_attend_args & args) {
+    return (size_t) n_query(args)*msa_top*fragment_halves*sizeof(half);
+}
+
+static size_t expanded_bytes(const msa_attend_args & args, const int n_group) {
+    return (size_t) 2*args.pos.n_stream*n_group*args.pos.n_pos*msa_dim*sizeof(half);
+}
+
+// Most splits of a token's keys: each is to have enough of them, and all parts are to find room.
+static int most_splits(const msa_attend_args & args, const int keys_least, const size_t taken) {
+    const size_t part = (size_t) n_query(args)*(fragment_halves + 2*msa_rows)*sizeof(float);
+    const size_t room = std::max(room_of(args), least_room) - taken;
+    return (int) std::clamp<size_t>(std::min<size_t>(args.pos.n_pos/keys_least, room/part), 1, max_splits);
+}
+
+static int many_ctas(const msa_attend_args & args, const int n_group) { // if no keys are split
+    return args.pos.n_stream*many_tiles(args.pos)*n_group;
+}
+
+// How many groups' caches are expanded at a time, in equal shares; 0: none, as with few tokens, or where what finds room
+// would leave multiprocessors idle.
 static int groups_to_expand(const msa_attend_args & args) {
     if (!is_quantised(args.key.type) || msa_dense_launch(args) == msa_launch::few_tokens || many_tiles(args.pos) < expand_tiles) {
         return 0;
     }
-    const size_t room  = (size_t) n_query(args)*msa_top*fragment_halves*sizeof(half);
-    const size_t group = (size_t) 2*args.pos.n_stream*args.pos.n_pos*msa_dim*sizeof(half);
-    const int    most  = (int) std::min<size_t>(room/group, args.n_group);
-    return most == 0 ? 0 : div_up(args.n_group, div_up(args.n_group, most));
+    const int most = (int) std::min<size_t>(room_of(args)/expanded_bytes(args, 1), args.n_group);
+    if (most == 0) {
+        return 0;
+    }
+    const int n_group = div_up(args.n_group, div_up(args.n_group, most));
+    const int n_cta   = many_ctas(args, n_group)*most_splits(args, many_keys_least, expanded_bytes(args, n_group));
+    return n_cta >= current_device().n_sm*7/8 ? n_group : 0;
 }
 
 static dense_plan plan_dense(const msa_attend_args & args, char * base) {
@@ -84,15 +109,15 @@ static dense_plan plan_dense(const msa_attend_args & args, char * base) {
         plan.bytes += (n*sizeof(*pointer) + 255)/256*256;
     };
     const device_facts device = current_device();
-    const bool few  = msa_dense_launch(args) == msa_launch::few_tokens;
-    const int  most = std::clamp(args.pos.n_pos/(few ? few_keys_least : many_keys_least), 1, max_splits);
+    const bool few = msa_dense_launch(args) == msa_launch::few_tokens;
     plan.n_group = groups_to_expand(args);
+    if (plan.n_group > 0) {
+        take(plan.expanded, expanded_bytes(args, plan.n_group)/sizeof(half8));
+    }
+    const int most = most_splits(args, few ? few_keys_least : many_keys_least, plan.bytes);
     plan.n_split = few
         ? std::clamp(few_ctas*device.n_sm/n_query(args), 1, most)
-        : splits_of(args.pos.n_stream*many_tiles(args.pos)*plan.groups_at_once(args), device.n_sm, most);
-    if (plan.n_group > 0) {
-        take(plan.expanded, (size_t) 2*args.pos.n_stream*plan.n_group*args.pos.n_pos*msa_dim/8);
-    }
+        : splits_of(many_ctas(args, plan.groups_at_once(args)), device.n_sm, most);
     if (few || plan.n_split > 1) {
         const size_t n_part = (size_t) n_query(args)*plan.n_split;
         take(plan.part, n_part*fragment_halves);
