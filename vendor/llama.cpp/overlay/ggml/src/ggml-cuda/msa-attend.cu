@@ -589,6 +589,31 @@ __device__ inline void few_products(float (&score)[16], const half8 (&key)[4][4]
     }
 }
 
+// Starts to copy a query's 16 heads into padded rows.
+__device__ inline void copy_heads(float * queries, const float * query) {
+#pragma unroll
+    for (int i = 0; i < fragment_halves/4/few_threads; ++i) {
+        const int at = i*few_threads + threadIdx.x;
+        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
+            reinterpret_cast<const char *>(query + 4*at), true);
+    }
+    copies_commit();
+}
+
+// Every CTA of a cluster chooses for itself; the first one also says what.
+__device__ inline void few_choose(int * ids, const few_scores & from, const int * position, const int query, const int rank, uint64_t * candidates) {
+    __shared__ choice<few_choosers> team;
+    if (threadIdx.x < few_choosers) {
+        choose_blocks<few_choosers>(from.select, from.scores + query*from.stride, position, team, candidates, [&](const int place, const int id) {
+            ids[place] = id;
+            if (rank == 0) {
+                from.select.ids[(int64_t) query*from.select.n_top + place] = id;
+            }
+        });
+    }
+    __syncthreads();
+}
+
 __device__ inline void store_part_piece(float4 * to, const float (&total)[8]) {
     to[0]         = make_float4(total[0], total[1], total[2], total[3]);
     to[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
@@ -674,28 +699,12 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
     const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
     few_rows<type> rows;
     rows.own = raw + warp*layout::bytes;
-#pragma unroll
-    for (int i = 0; i < fragment_halves/4/few_threads; ++i) { // before anything is chosen
-        const int at = i*few_threads + threadIdx.x;
-        copy16_async(shared_address(queries + at/(msa_dim/4)*few_query_stride + at%(msa_dim/4)*4),
-            reinterpret_cast<const char *>(args.query + (int64_t) query*fragment_halves + 4*at), true);
-    }
-    copies_commit();
+    copy_heads(queries, args.query + (int64_t) query*fragment_halves); // before anything is chosen
     wait_for_last();
     constexpr bool chooses = way == few_way::cluster_that_chooses;
     __shared__ int ids[msa_top];
-    if constexpr (chooses) { // every CTA of the cluster for itself
-        __shared__ choice<few_choosers> team;
-        if (threadIdx.x < few_choosers) {
-            choose_blocks<few_choosers>(from.select, from.scores + query*from.stride, args.pos.query + token, team, reinterpret_cast<uint64_t *>(raw),
-                [&](const int place, const int id) {
-                    ids[place] = id;
-                    if (rank == 0) {
-                        from.select.ids[(int64_t) query*args.n_top + place] = id;
-                    }
-                });
-        }
-        __syncthreads();
+    if constexpr (chooses) {
+        few_choose(ids, from, args.pos.query + token, query, rank, reinterpret_cast<uint64_t *>(raw));
     }
     const int slot  = 2*rank + lane/16;
     const int block = slot >= args.n_top ? -1 : chooses ? ids[slot] : args.ids ? args.ids[(int64_t) query*args.n_top + slot] : slot;

@@ -49,9 +49,69 @@ template <int n_thread> __device__ void sync_team() {
     }
 }
 
-// A team is a warp, or the first n_thread threads of a CTA. Each thread's best rank gives a lower bound: at most msa_top
-// threads hold anything at or above the msa_top-th best of them. What is left after that is few, and is counted out.
-// store(place, block) is called for each of the n_top places, by different threads.
+// A team is a warp, or the first n_thread threads of a CTA.
+//
+// Each thread's best rank gives a lower bound: at most msa_top threads hold anything at or above the msa_top-th best of
+// them. 1 if fewer than n_top threads hold anything: then all that is visible qualifies.
+template <int n_thread>
+__device__ __forceinline__ uint64_t bound_of(choice<n_thread> & shared, const uint64_t mine, const int n_top) {
+    const int thread = threadIdx.x%n_thread;
+    shared.best[thread] = mine;
+    if (thread < msa_top) {
+        shared.chosen[thread] = INT_MAX;
+    }
+    if (thread == 0) {
+        shared.threshold = 1;
+        shared.count = 0;
+    }
+    sync_team<n_thread>();
+    int better = 0;
+#pragma unroll 16
+    for (int i = 0; i < n_thread; i += 2) {
+        const ulonglong2 pair = *reinterpret_cast<const ulonglong2 *>(shared.best + i);
+        better += (pair.x > mine) + (pair.y > mine);
+    }
+    if (better == n_top - 1 && mine > 0) {
+        shared.threshold = mine;
+    }
+    sync_team<n_thread>();
+    return shared.threshold;
+}
+
+// The shared.count candidates are few, and are counted out. store(place, block) is called for each of the n_top places, by
+// different threads.
+template <int n_thread, typename store_id>
+__device__ __forceinline__ void place_best(choice<n_thread> & shared, const uint64_t * candidates, const int n_top, const store_id & store) {
+    const int thread = threadIdx.x%n_thread;
+    const int n_candidate = shared.count;
+    const int n_chosen    = min(n_candidate, n_top);
+    for (int i = thread; i < n_candidate; i += n_thread) {
+        const uint64_t candidate = candidates[i];
+        int above = 0;
+#pragma unroll 8
+        for (int k = 0; k < n_candidate; ++k) {
+            above += candidates[k] > candidate;
+        }
+        if (above < n_top) {
+            shared.chosen[above] = (int) (0xffffffffu - (uint32_t) candidate);
+        }
+    }
+    sync_team<n_thread>();
+    if (thread < n_top) {
+        const int block = thread < n_chosen ? shared.chosen[thread] : -1;
+        int place = thread;
+        if (block >= 0) {
+            place = 0;
+#pragma unroll
+            for (int k = 0; k < msa_top; ++k) {
+                place += shared.chosen[k] < block;
+            }
+        }
+        store(place, block);
+    }
+}
+
+// score: of every block, for the token at *position. candidates: room for most_candidates.
 template <int n_thread, typename store_id>
 __device__ void choose_blocks(const msa_select_args & args, const float * score, const int * position, choice<n_thread> & shared,
         uint64_t * candidates, const store_id & store) {
@@ -84,26 +144,7 @@ __device__ void choose_blocks(const msa_select_args & args, const float * score,
     for (int block = thread + n_held*n_thread; block < n; block += n_thread) {
         mine = max(mine, rank(block));
     }
-    shared.best[thread] = mine;
-    if (thread < msa_top) {
-        shared.chosen[thread] = INT_MAX;
-    }
-    if (thread == 0) {
-        shared.threshold = 1; // with fewer than n_top threads holding anything, all that is visible qualifies
-        shared.count = 0;
-    }
-    sync_team<n_thread>();
-    int better = 0;
-#pragma unroll 16
-    for (int i = 0; i < n_thread; i += 2) {
-        const ulonglong2 pair = *reinterpret_cast<const ulonglong2 *>(shared.best + i);
-        better += (pair.x > mine) + (pair.y > mine);
-    }
-    if (better == args.n_top - 1 && mine > 0) {
-        shared.threshold = mine;
-    }
-    sync_team<n_thread>();
-    const uint64_t bound = shared.threshold;
+    const uint64_t bound = bound_of(shared, mine, args.n_top);
     const auto offer = [&](const uint64_t candidate) {
         if (candidate >= bound) {
             candidates[atomicAdd(&shared.count, 1)] = candidate;
@@ -117,32 +158,7 @@ __device__ void choose_blocks(const msa_select_args & args, const float * score,
         offer(rank(block));
     }
     sync_team<n_thread>();
-    const int n_candidate = shared.count;
-    const int n_chosen    = min(n_candidate, args.n_top);
-    for (int i = thread; i < n_candidate; i += n_thread) {
-        const uint64_t candidate = candidates[i];
-        int above = 0;
-#pragma unroll 8
-        for (int k = 0; k < n_candidate; ++k) {
-            above += candidates[k] > candidate;
-        }
-        if (above < args.n_top) {
-            shared.chosen[above] = (int) (0xffffffffu - (uint32_t) candidate);
-        }
-    }
-    sync_team<n_thread>();
-    if (thread < args.n_top) {
-        const int block = thread < n_chosen ? shared.chosen[thread] : -1;
-        int place = thread;
-        if (block >= 0) {
-            place = 0;
-#pragma unroll
-            for (int k = 0; k < msa_top; ++k) {
-                place += shared.chosen[k] < block;
-            }
-        }
-        store(place, block);
-    }
+    place_best(shared, candidates, args.n_top, store);
 }
 
 } // namespace msa
