@@ -4,6 +4,7 @@
 #include "ggufcluster-call-reader.h"
 #include "parsers/parsers.h"
 
+#include <stdexcept>
 #include <variant>
 
 using ggufcluster::begun_marker;
@@ -128,7 +129,11 @@ common_chat_params ggufcluster_minimax_m3_params(const common_chat_template & tm
     data.parser  = build_chat_peg_parser([&](common_chat_peg_builder & p) {
         return p.rule(SETTINGS_RULE, p.literal(settings.dump()));
     }).save();
-    data.grammar = grammar_of(inputs, form, data.generation_prompt);
+    try {
+        data.grammar = grammar_of(inputs, form, data.generation_prompt);
+    } catch (const std::runtime_error & e) { // a schema that cannot be read, which is the client's
+        throw std::invalid_argument(e.what());
+    }
     return data;
 }
 
