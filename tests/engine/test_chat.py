@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ggufcluster import resources
-from ggufcluster.adapters.http import HttpApi
-from ggufcluster.adapters.local import LocalRemote
-from ggufcluster.adapters.ports import free_port
-from ggufcluster.core.toolcall_toy import SHAPE
-from ggufcluster.core.toy import recite_model
 from ggufcluster.core.toy_script import conversation, thought, tool_call
-from ggufcluster.workflows.scratch_server import ScratchWorld, scratch_server
-from ggufcluster.workflows.toy import publish_model
 from tests.cli.terminal import command, environment, terminal
+from tests.engine.toy_server import toy_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,18 +64,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose model calls a tool if it has one, and else tells a long story."""
-    template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text()
-    folder = tmp_path_factory.mktemp("chat")
-    model = publish_model(recite_model(template, SHAPE, lines=LINES), folder / "toy.gguf")
-    roots: list[str] = []
-
-    def open_api(root: str) -> HttpApi:
-        roots.append(root)
-        return HttpApi(root)
-
-    world = ScratchWorld(LocalRemote(), engine, open_api, free_port, time.monotonic, time.sleep)
-    with scratch_server(world, model) as api:
-        yield Served(roots[0], api)
+    with toy_server(engine, tmp_path_factory.mktemp("chat"), LINES) as (root, api):
+        yield Served(root, api)
 
 
 def test_a_tool_loop_on_the_engine(served: Served, tmp_path: Path) -> None:

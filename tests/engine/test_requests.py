@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
 
-from ggufcluster import resources
-from ggufcluster.adapters.http import HttpApi
-from ggufcluster.adapters.local import LocalRemote
-from ggufcluster.adapters.ports import free_port
-from ggufcluster.core.toolcall_toy import SHAPE
-from ggufcluster.core.toy import recite_model
 from ggufcluster.core.toy_script import conversation, thought
-from ggufcluster.workflows.scratch_server import ScratchWorld, scratch_server
-from ggufcluster.workflows.toy import publish_model
+from tests.engine.toy_server import toy_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,18 +29,8 @@ MOST_NESTED: Final = 1000
 @pytest.fixture(scope="module")
 def root(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The root URL of a server with a toy."""
-    template = (resources.templates() / "toy" / "minimax-m3-toy.jinja").read_text()
-    folder = tmp_path_factory.mktemp("requests")
-    model = publish_model(recite_model(template, SHAPE, lines=LINES), folder / "toy.gguf")
-    roots: list[str] = []
-
-    def open_api(url: str) -> HttpApi:
-        roots.append(url)
-        return HttpApi(url)
-
-    world = ScratchWorld(LocalRemote(), engine, open_api, free_port, time.monotonic, time.sleep)
-    with scratch_server(world, model):
-        yield roots[0]
+    with toy_server(engine, tmp_path_factory.mktemp("requests"), LINES) as (url, _):
+        yield url
 
 
 def called(function: Any) -> dict[str, Any]:
