@@ -2,6 +2,8 @@
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -I OVERLAY/ggml/src
 //        -o msa_harness msa_harness.cu OVERLAY/ggml/src/ggml-cuda/msa-*.cu
+// -DMSA_LIKE_SM=120 or 80 lets a Hopper GPU take the ways of these devices.
+//
 //   msa_harness check [small] [I/N] every shape and type against ggml-cpu/msa-reference.h; exit code 1 on a failure.
 //                                   With I/N only every Nth of them from the Ith on, for tools that take long.
 //   msa_harness time [MAX_CONTEXT]  microseconds a layer, one JSON object a line
@@ -378,7 +380,7 @@ static int check(const bool small, const unsigned part, const unsigned n_part) {
     std::vector<shape> shapes = {
         {1, 1, 1, false}, {1, 130, 1, false}, {1, 4500, 1, true}, {2, 1000, 2, true}, {7, 5001, 1, true}, {16, 4096, 2, false},
         {64, 3000, 1, true}, {64, 2900, 2, true}, {1, 5000, 1, true, 8, 2, 1},
-        {1, 4500, 1, true, 16, 1, 0, 7}, {64, 2900, 2, true, 16, 1, 0, 7},
+        {1, 4500, 1, true, 16, 1, 0, 7}, {64, 2900, 2, true, 16, 1, 0, 7}, {257, 900, 1, true}, // 1,028 rows
     };
     if (!small) {
         shapes.insert(shapes.end(), {{1, 70000, 1, false}, {8, 40000, 2, true}, {33, 600, 1, false}, {513, 9001, 1, true}, {513, 513, 1, false},

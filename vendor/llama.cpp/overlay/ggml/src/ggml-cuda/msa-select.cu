@@ -25,6 +25,7 @@ namespace msa {
 constexpr int score_threads  = 256;
 constexpr int score_rows     = 256; // a CTA: two warpgroups, two products of 64 rows each
 constexpr int score_distance = 2;   // blocks loaded ahead
+constexpr int score_masks    = score_distance + 2; // the second product of a block is reduced after the next load ahead
 
 // wgmma may still read a tile one block later, so Hopper takes a stage more than the others have room for.
 __host__ __device__ constexpr int score_stages(const bool hopper) {
@@ -34,7 +35,7 @@ __host__ __device__ constexpr int score_stages(const bool hopper) {
 template <int n_stage>
 struct score_shared {
     char     tile[n_stage][tile_bytes];
-    uint16_t mask[n_stage][8]; // 16 positions a warp
+    uint16_t mask[score_masks][8]; // 16 positions a warp
     int      bound[2][score_threads/warp_size];
 };
 
@@ -203,13 +204,13 @@ void score_many(const msa_select_args args, const half8 * expanded, float * scor
             fill_rows<msa_type::f16>(shared_address(shared.tile[stage]), 16*warp, keys, row_bytes, row);
             const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
             if (lane == 0) {
-                shared.mask[stage][warp] = (uint16_t) present;
+                shared.mask[block%score_masks][warp] = (uint16_t) present;
             }
         }
         copies_commit();
     };
     const auto mask_of = [&](const int block) {
-        return *reinterpret_cast<const block_mask *>(shared.mask[block%n_stage]);
+        return *reinterpret_cast<const block_mask *>(shared.mask[block%score_masks]);
     };
 
     load(first,     next_cell(first));

@@ -13,7 +13,8 @@
 
 namespace msa {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+// MSA_LIKE_SM=80 or 120 takes the ways of these devices on a newer one, so that a Hopper GPU can check what others run.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && !defined(MSA_LIKE_SM)
 constexpr bool msa_hopper = true;
 #else
 constexpr bool msa_hopper = false;
@@ -31,6 +32,9 @@ inline device_facts current_device() {
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&facts.n_sm, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+#ifdef MSA_LIKE_SM
+    major = MSA_LIKE_SM/10;
+#endif
     facts.hopper = major == 9;
     facts.newer  = major >= 9;
     return facts;
@@ -280,7 +284,7 @@ __device__ inline void load_matrices_transposed(uint32_t (&out)[4], const uint32
 // What a tile is to the product: rows are the output's columns (keys), or rows are summed over (values).
 enum class tile_rows { output, summed };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(MSA_LIKE_SM)
 
 template <tile_rows rows>
 __device__ inline void wgmma_m64n128k16(float (&d)[64], const uint32_t (&a)[4], const uint64_t b, const int accumulate) {
