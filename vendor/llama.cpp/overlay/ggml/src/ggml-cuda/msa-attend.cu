@@ -487,8 +487,8 @@ __device__ static void few_values(float (&acc)[64], char * own, const uint32_t (
 struct few_sums {
     float top[few_warps][msa_rows];
     float sum[few_warps][msa_rows];
-    float all_top[msa_rows];
-    float all_sum[msa_rows];
+    float part_top[few_cluster][msa_rows]; // of the cluster's CTAs
+    float part_sum[few_cluster][msa_rows];
 };
 
 constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
@@ -499,8 +499,6 @@ struct few_scores {
     const float   * scores;
     int64_t         stride;
 };
-
-constexpr int few_choosers = 128; // threads
 
 // Where CTAs that are no cluster leave their parts (msa-attend.cuh); in scratch memory.
 struct few_parts {
@@ -529,7 +527,6 @@ struct few_rows {
         if constexpr (layout::converts) {
             copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, key_bytes, cell);
         }
-        copy_rows<type>(shared_address(own), values, value_bytes, cell);
         if constexpr (!layout::converts) {
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
@@ -540,6 +537,7 @@ struct few_rows {
                 }
             }
         }
+        copy_rows<type>(shared_address(own), values, value_bytes, cell);
     }
 
     // After the copies of quantised keys have arrived.
@@ -601,16 +599,14 @@ __device__ inline void copy_heads(float * queries, const float * query) {
 }
 
 // Every CTA of a cluster chooses for itself; the first one also says what.
-__device__ inline void few_choose(int * ids, const few_scores & from, const int * position, const int query, const int rank, uint64_t * candidates) {
-    __shared__ choice<few_choosers> team;
-    if (threadIdx.x < few_choosers) {
-        choose_blocks<few_choosers>(from.select, from.scores + query*from.stride, position, team, candidates, [&](const int place, const int id) {
-            ids[place] = id;
-            if (rank == 0) {
-                from.select.ids[(int64_t) query*from.select.n_top + place] = id;
-            }
-        });
-    }
+__device__ inline void few_choose(int * ids, const few_scores & from, const int position, const int query, const int rank, uint64_t * candidates) {
+    __shared__ choice<few_threads> team;
+    choose_blocks<few_threads>(from.select, from.scores + query*from.stride, position, team, candidates, [&](const int place, const int id) {
+        ids[place] = id;
+        if (rank == 0) {
+            from.select.ids[(int64_t) query*from.select.n_top + place] = id;
+        }
+    });
     __syncthreads();
 }
 
@@ -619,30 +615,32 @@ __device__ inline void store_part_piece(float4 * to, const float (&total)[8]) {
     to[warp_size] = make_float4(total[4], total[5], total[6], total[7]);
 }
 
-// The cluster's parts become the output: warp w of every CTA brings piece w of its own, CTA r merges piece r. `piece` is
-// where a lane finds piece 0 in its shared memory, which is the same place in every CTA.
-__device__ inline void merge_cluster(const msa_attend_args & args, const int query, const int rank, float4 * piece, few_sums & sums,
+// The cluster's parts become the output: warp w of every CTA sends piece w to CTA w, which merges it. `inbox` has room for
+// eight pieces, and nobody uses it for anything else since the cluster's last barrier_arrive.
+__device__ inline void merge_cluster(const msa_attend_args & args, const int query, const int rank, float4 * inbox, few_sums & sums,
         float (&total)[8], float (&top)[2], float (&sum)[2]) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     const int warp = threadIdx.x/warp_size;
-    const int row  = threadIdx.x%warp_size/4;
-    store_part_piece(piece + 2*warp*warp_size, total);
-    if (warp == 0 && threadIdx.x%4 == 0) {
+    const int lane = threadIdx.x%warp_size;
+    const int row  = lane/4;
+    auto cluster = cooperative_groups::this_cluster();
+    cluster.barrier_wait();
+    store_part_piece(cluster.map_shared_rank(inbox, warp) + 2*rank*warp_size + lane, total);
+    if (lane%4 == 0) {
+        few_sums * there = cluster.map_shared_rank(&sums, warp);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            sums.all_top[row + 8*i] = top[i];
-            sums.all_sum[row + 8*i] = sum[i];
+            there->part_top[rank][row + 8*i] = top[i];
+            there->part_sum[rank][row + 8*i] = sum[i];
         }
     }
-    const auto cluster = cooperative_groups::this_cluster();
     cluster.sync();
     if (warp == 0) {
-        merge_parts<few_cluster>([&](const int r) { return cluster.map_shared_rank(piece, r) + 2*rank*warp_size; },
-            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_top, r)[row + 8*i]; },
-            [&](const int r, const int i) { return cluster.map_shared_rank(sums.all_sum, r)[row + 8*i]; }, total, top, sum);
+        merge_parts<few_cluster>([&](const int r) { return inbox + 2*r*warp_size + lane; },
+            [&](const int r, const int i) { return sums.part_top[r][row + 8*i]; },
+            [&](const int r, const int i) { return sums.part_sum[r][row + 8*i]; }, total, top, sum);
         store_piece(args.out + (int64_t) query*fragment_halves, rank, total, sum);
     }
-    cluster.sync(); // nobody leaves while others read
 #endif
 }
 
@@ -679,6 +677,18 @@ __device__ inline void merge_loose(const msa_attend_args & args, const few_parts
     store_piece(args.out + (int64_t) query*fragment_halves, warp, total, sum);
 }
 
+static_assert(msa_rows*few_query_stride*sizeof(float) >= few_cluster*2*warp_size*sizeof(float4), "parts lie where queries did");
+
+// Brings the map near before it is known which entries are wanted: one load a line, as far as a thread each reaches.
+__device__ inline void touch_map(const msa_positions & pos, const int stream) {
+    const int n  = pos.n_pos >> pos.map_shift;
+    const int at = threadIdx.x*32;
+    if (at < n) {
+        [[maybe_unused]] int entry;
+        asm volatile("ld.global.ca.b32 %0, [%1];" : "=r"(entry) : "l"(pos.map + (int64_t) stream*n + at));
+    }
+}
+
 template <msa_type type, few_way way>
 __global__ __launch_bounds__(few_threads, 2)
 void attend_few(const msa_attend_args args, const few_scores from, const few_parts parts) {
@@ -699,18 +709,20 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
     const char * values = args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes;
     few_rows<type> rows;
     rows.own = raw + warp*layout::bytes;
-    copy_heads(queries, args.query + (int64_t) query*fragment_halves); // before anything is chosen
-    wait_for_last();
+    copy_heads(queries, args.query + (int64_t) query*fragment_halves);
+    const int until = args.pos.query[token];
+    touch_map(args.pos, stream);
+    wait_for_last(); // nothing before this depends on what was chosen
     constexpr bool chooses = way == few_way::cluster_that_chooses;
     __shared__ int ids[msa_top];
     if constexpr (chooses) {
-        few_choose(ids, from, args.pos.query + token, query, rank, reinterpret_cast<uint64_t *>(raw));
+        few_choose(ids, from, until, query, rank, reinterpret_cast<uint64_t *>(raw));
     }
     const int slot  = 2*rank + lane/16;
     const int block = slot >= args.n_top ? -1 : chooses ? ids[slot] : args.ids ? args.ids[(int64_t) query*args.n_top + slot] : slot;
     const int at    = block*msa_block + 16*warp + lane%16;
     const int cell  = block < 0 ? -1 : cell_of(args.pos, stream, at);
-    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= args.pos.query[token]);
+    const uint32_t visible = __ballot_sync(all_lanes, cell >= 0 && at <= until);
     rows.begin(keys, args.key.cell_bytes, values, args.value.cell_bytes, cell);
     copies_wait<1>(); // the values may still be on their way
     __syncthreads();  // the queries are there
@@ -726,6 +738,9 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
             sums.top[warp][lane/4 + 8*i] = top[i];
             sums.sum[warp][lane/4 + 8*i] = sum[i];
         }
+    }
+    if constexpr (is_cluster(way)) {
+        cooperative_groups::this_cluster().barrier_arrive(); // the queries are not needed any more
     }
     copies_wait<0>();
     if constexpr (type == msa_type::bf16) {
@@ -749,7 +764,7 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
         [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
         [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
     if constexpr (is_cluster(way)) {
-        merge_cluster(args, query, rank, piece_of(raw, 0), sums, total, top, sum);
+        merge_cluster(args, query, rank, reinterpret_cast<float4 *>(queries), sums, total, top, sum);
     } else {
         merge_loose(args, parts, query, rank, total, top, sum);
     }
@@ -760,22 +775,20 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
 // launchers
 
 template <msa_type type, few_way way>
-static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, cudaStream_t stream) {
-    static_assert(most_candidates<few_choosers>(65536)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
-    // Beside longer kernels, and beside score_few, it was slower (docs/measurements).
-    const begins when = way == few_way::cluster_that_chooses && is_short_walk(from.select) ? begins::beside_last : begins::after_last;
+static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
+    static_assert(most_candidates<few_threads>(most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
     const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
     return launch_clusters(is_cluster(way) ? few_cluster : 1, when, attend_few<type, way>, grid, few_threads,
         few_warps*few_layout<type>::bytes, stream, args, from, parts);
 }
 
 template <few_way way>
-static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, cudaStream_t stream) {
+static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
     switch (args.key.type) {
-        case msa_type::f16:  return launch_few<msa_type::f16,  way>(args, from, parts, stream);
-        case msa_type::bf16: return launch_few<msa_type::bf16, way>(args, from, parts, stream);
-        case msa_type::q8_0: return launch_few<msa_type::q8_0, way>(args, from, parts, stream);
-        case msa_type::q4_0: return launch_few<msa_type::q4_0, way>(args, from, parts, stream);
+        case msa_type::f16:  return launch_few<msa_type::f16,  way>(args, from, parts, when, stream);
+        case msa_type::bf16: return launch_few<msa_type::bf16, way>(args, from, parts, when, stream);
+        case msa_type::q8_0: return launch_few<msa_type::q8_0, way>(args, from, parts, when, stream);
+        case msa_type::q4_0: return launch_few<msa_type::q4_0, way>(args, from, parts, when, stream);
     }
     return cudaErrorNotSupported;
 }
@@ -796,7 +809,7 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
 }
 
 // How the two operators run as one.
-enum class together { in_turn, choosing, loose };
+enum class together { in_turn, beside, choosing, loose };
 
 static together together_as(const msa_select_args & select, const msa_attend_args & attend) {
     if (msa_select_launch(select) != msa_launch::few_tokens || msa_attend_launch(attend) != msa_launch::few_tokens || select.n_top != attend.n_top) {
@@ -807,7 +820,7 @@ static together together_as(const msa_select_args & select, const msa_attend_arg
         return together::choosing;
     }
     // A cluster lies in one of the parts that a device consists of, so that fewer fit than multiprocessors say.
-    return n_query(attend)*few_cluster > current_device().n_sm*2*7/8 ? together::loose : together::in_turn;
+    return n_query(attend)*few_cluster > current_device().n_sm*2*7/8 ? together::loose : together::beside;
 }
 
 // Behind the scores.
@@ -848,7 +861,7 @@ size_t msa_attend_scratch_bytes(const msa_attend_args & args) {
 
 cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_t stream) {
     if (msa_attend_launch(args) == msa_launch::few_tokens) {
-        return msa::launch_few<msa::few_way::cluster>(args, {}, {}, stream);
+        return msa::launch_few<msa::few_way::cluster>(args, {}, {}, msa::begins::after_last, stream);
     }
     const msa::attend_plan plan = msa::plan_at(args, static_cast<char *>(scratch));
     switch (args.key.type) {
@@ -870,12 +883,16 @@ size_t msa_select_attend_scratch_bytes(const msa_select_args & select, const msa
 
 cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_args & attend, void * scratch, cudaStream_t stream) {
     const msa::few_scores from = {select, static_cast<const float *>(scratch), msa::score_stride(select)};
+    const msa::begins when = msa::walks(select) ? msa::begins::beside_last : msa::begins::after_last; // beside score_few it was slower
     switch (msa::together_as(select, attend)) {
         case msa::together::in_turn:
             return msa::in_turn([&] { return msa_select(select, scratch, stream); }, [&] { return msa_attend(attend, scratch, stream); });
+        case msa::together::beside:
+            return msa::in_turn([&] { return msa_select(select, scratch, stream); },
+                [&] { return msa::launch_few<msa::few_way::cluster>(attend, {}, {}, msa::begins::beside_last, stream); });
         case msa::together::choosing:
             return msa::in_turn([&] { return msa::score_blocks(select, scratch, stream); },
-                [&] { return msa::launch_few<msa::few_way::cluster_that_chooses>(attend, from, {}, stream); });
+                [&] { return msa::launch_few<msa::few_way::cluster_that_chooses>(attend, from, {}, when, stream); });
         case msa::together::loose:
             break;
     }
@@ -883,7 +900,7 @@ cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_a
     const msa::few_parts parts = msa::parts_at(select, attend, static_cast<char *>(scratch), bytes);
     return msa::in_turn([&] { return msa::score_blocks(select, scratch, stream); },
         [&] { return msa::choose_each(select, from.scores, parts.count, stream); },
-        [&] { return msa::launch_few<msa::few_way::loose>(attend, {}, parts, stream); });
+        [&] { return msa::launch_few<msa::few_way::loose>(attend, {}, parts, msa::begins::beside_last, stream); });
 }
 
 #endif

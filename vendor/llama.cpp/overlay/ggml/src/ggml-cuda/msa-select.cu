@@ -511,6 +511,30 @@ struct walk_shared {
     block_mask mask[walk_stages];
 };
 
+// A warp's 32 rows of a tile; lane r knows the cell of row r. They are read once in a step, and are more than L2 holds.
+__device__ __forceinline__ static void fill_once(const uint32_t tile, const char * keys, const int64_t cell_bytes, const int cell, const uint64_t policy) {
+    const int lane = threadIdx.x%warp_size;
+#pragma unroll
+    for (int i = 0; i < warp_size/2; ++i) {
+        const int row  = 2*i + lane/16;
+        const int from = __shfl_sync(all_lanes, cell, row);
+        copy16_async(tile + tile_offset(threadIdx.x - lane + row, lane%16), keys + (from < 0 ? 0 : from)*cell_bytes + lane%16*16, from >= 0, policy);
+    }
+}
+
+// The block's scores for the warp's 16 rows.
+__device__ __forceinline__ static void walk_scores(float * scores, const int64_t stride, const float (&acc)[64], const block_mask & mask, const int block,
+        const int lowest, const row_pair & rows) {
+    const bool everything = mask.complete() && block*msa_block + msa_block - 1 <= lowest;
+    const float2 best = everything ? largest_of_all(acc) : largest_of_visible(acc, mask, block*msa_block, rows);
+    const float low  = row_max(best.x);
+    const float high = row_max(best.y);
+    const int   lane = threadIdx.x%4; // of the four that share the two rows
+    if (lane < 2 && (lane ? rows.position[1] : rows.position[0]) >= 0) {
+        scores[(lane ? rows.row[1] : rows.row[0])*stride + block] = lane ? high : low;
+    }
+}
+
 // A CTA takes neighbouring blocks, an equal share of them; a warp brings in 32 keys of each, two blocks ahead.
 __global__ __launch_bounds__(walk_threads, walk_ctas)
 void score_walk(const msa_select_args args, float * scores, const int64_t stride) {
@@ -519,24 +543,26 @@ void score_walk(const msa_select_args args, float * scores, const int64_t stride
     }
     extern __shared__ __align__(1024) char raw[];
     walk_shared & shared = *reinterpret_cast<walk_shared *>(raw);
-    let_next_begin();
-    const int stream  = blockIdx.y;
-    const int warp    = threadIdx.x/warp_size;
-    const int lane    = threadIdx.x%warp_size;
+    const int stream = blockIdx.y;
+    const int warp   = threadIdx.x/warp_size;
     const int share = args.pos.n_block()/gridDim.x, rest = args.pos.n_block()%gridDim.x, cta = blockIdx.x;
     const int first = cta*share + min(cta, rest);
     const int last  = first + share + (cta < rest ? 1 : 0);
+    // The next kernel may begin in time for the last block. A choice for more tokens was slower beside a single block.
+    const bool early = first + 1 == last && args.pos.n_token*args.pos.n_stream == 1;
+    if (early) {
+        let_next_begin();
+    }
     const char * keys = args.key.data + stream*args.key.stream_bytes;
     scores += (int64_t) stream*args.pos.n_token*args.n_group*stride;
 
+    const uint64_t policy = policy_to_leave_first();
     const auto next_cell = [&](const int block) {
-        return block < last ? cell_of(args.pos, stream, block*msa_block + warp_size*warp + lane) : -1;
+        return block < last ? cell_of(args.pos, stream, block*msa_block + threadIdx.x) : -1;
     };
     const auto load = [&](const int stage, const int block, const int cell) {
         if (block < last) {
-            const uint32_t tile = shared_address(shared.tile[stage]);
-            fill_rows<msa_type::f16>(tile, warp_size*warp,      keys, args.key.cell_bytes, cell);
-            fill_rows<msa_type::f16>(tile, warp_size*warp + 16, keys, args.key.cell_bytes, __shfl_xor_sync(all_lanes, cell, 16));
+            fill_once(shared_address(shared.tile[stage]), keys, args.key.cell_bytes, cell, policy);
             shared.mask[stage].word[warp] = __ballot_sync(all_lanes, cell >= 0);
         }
         copies_commit();
@@ -562,20 +588,13 @@ void score_walk(const msa_select_args args, float * scores, const int64_t stride
         const int ahead = block + walk_stages - 1;
         load((stage + walk_stages - 1)%walk_stages, ahead, cell);
         cell = next_cell(ahead + 1);
-
+        if (block + 1 == last && !early) {
+            let_next_begin();
+        }
         float acc[64];
         product_start<tile_rows::output>(acc, query, shared_address(shared.tile[stage]));
         product_wait<0>(acc);
-        const block_mask mask = shared.mask[stage];
-        const bool everything = mask.complete() && block*msa_block + msa_block - 1 <= lowest;
-        const float2 best = everything ? largest_of_all(acc) : largest_of_visible(acc, mask, block*msa_block, rows);
-        const float top[2] = {row_max(best.x), row_max(best.y)};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if (lane%4 == i && rows.position[i] >= 0) {
-                scores[rows.row[i]*stride + block] = top[i];
-            }
-        }
+        walk_scores(scores, stride, acc, shared.mask[stage], block, lowest, rows);
         stage = (stage + 1)%walk_stages;
     }
     copies_wait<0>();
@@ -584,7 +603,7 @@ void score_walk(const msa_select_args args, float * scores, const int64_t stride
 // ---------------------------------------------------------------------------------------------------------------
 // the best blocks of a row
 
-constexpr int choose_cta = 128;
+constexpr int choose_cta = 256;
 
 template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
@@ -593,13 +612,16 @@ void choose(const msa_select_args args, const float * scores, const int64_t stri
     extern __shared__ __align__(16) uint64_t candidates[];
     __shared__ choice<n_thread> choices[rows_a_cta];
 
+    let_next_begin();
     const int team = threadIdx.x/n_thread;
     const int row  = blockIdx.x*rows_a_cta + team;
     if (row < args.pos.n_stream*args.pos.n_token*args.n_group) { // a whole team
+        const int position = args.pos.query[row/args.n_group];
+        wait_for_last();
         if (zeros && threadIdx.x%n_thread == 0) {
             zeros[row] = 0;
         }
-        choose_blocks<n_thread>(args, scores + row*stride, args.pos.query + row/args.n_group, choices[team],
+        choose_blocks<n_thread>(args, scores + row*stride, position, choices[team],
             candidates + team*most_candidates<n_thread>(args.pos.n_block()),
             [&](const int place, const int block) { args.ids[(int64_t) row*args.n_top + place] = block; });
     }
@@ -617,12 +639,8 @@ size_t score_bytes(const msa_select_args & args) {
     return (n_row*score_stride(args)*sizeof(float) + 255)/256*256;
 }
 
-static bool walks(const msa_select_args & args) {
+bool walks(const msa_select_args & args) {
     return msa_select_launch(args) == msa_launch::few_tokens && args.key.type == msa_type::f16 && current_device().hopper;
-}
-
-bool is_short_walk(const msa_select_args & args) {
-    return walks(args) && args.pos.n_block() <= walk_ctas*current_device().n_sm;
 }
 
 template <msa_type type>
@@ -668,7 +686,8 @@ cudaError_t choose_each(const msa_select_args & args, const float * scores, int 
     const bool a_warp   = n_row >= 1024 && n_block <= 2048;
     const int  rows_a_cta = a_warp ? choose_cta/warp_size : 1;
     const int  capacity   = a_warp ? most_candidates<warp_size>(n_block) : most_candidates<choose_cta>(n_block);
-    return launch(a_warp ? choose<warp_size> : choose<choose_cta>, dim3((n_row + rows_a_cta - 1)/rows_a_cta), choose_cta,
+    const begins when = walks(args) ? begins::beside_last : begins::after_last; // its few CTAs find room beside it
+    return launch_clusters(1, when, a_warp ? choose<warp_size> : choose<choose_cta>, dim3((n_row + rows_a_cta - 1)/rows_a_cta), choose_cta,
         rows_a_cta*capacity*sizeof(uint64_t), stream, args, scores, score_stride(args), zeros);
 }
 
@@ -696,7 +715,7 @@ cudaError_t score_blocks(const msa_select_args & args, void * scratch, cudaStrea
 
 msa_launch msa_select_launch(const msa_select_args & args) {
     const bool shape = args.n_top >= 1 && args.n_top <= msa_top && args.n_group >= 1 && args.n_group <= msa::few_rows
-        && args.pos.n_token >= 1 && args.pos.n_stream >= 1 && args.pos.n_block() <= 65536;
+        && args.pos.n_token >= 1 && args.pos.n_stream >= 1 && args.pos.n_block() <= msa::most_blocks;
     if (!shape || args.key.type == msa_type::q4_0) { // four bits lose the order of index scores
         return msa_launch::none;
     }

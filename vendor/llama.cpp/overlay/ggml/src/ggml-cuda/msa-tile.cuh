@@ -223,6 +223,17 @@ __device__ inline void copy16_async(const uint32_t to, const char * from, const 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(present ? 16 : 0) : "memory");
 }
 
+// For what is read once in a step and is more than L2 holds: it does not drive out the rest.
+__device__ inline uint64_t policy_to_leave_first() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ inline void copy16_async(const uint32_t to, const char * from, const bool present, const uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" :: "r"(to), "l"(from), "r"(present ? 16 : 0), "l"(policy) : "memory");
+}
+
 __device__ inline void copy8_async(const uint32_t to, const char * from, const bool present) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(present ? 8 : 0) : "memory");
 }
