@@ -298,6 +298,7 @@ void attend_many(const msa_attend_args args, const attend_plan plan) {
                 store_part(plan, pair, acc, top, sum);
             }
         }
+        copies_wait<0>(); // the last fetch, of nothing, is not to land on the next chunk's first
         __syncthreads();
     }
 }
