@@ -31,6 +31,7 @@ import httpx
 from ggufcluster import Cluster, Llama, resources
 from ggufcluster.adapters.ports import free_port
 from ggufcluster.bindings.process_engine import process_engine
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.toy import random_model
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.workflows.toy import publish_model
@@ -205,13 +206,14 @@ def bench_ways(path: Path, asked: argparse.Namespace) -> dict[str, Callable[[], 
     program = process_engine().engine.program("llama-bench")
     words = [str(program), "-m", str(path), "-t", "1", "-r", "1", "-fa", "1", "-ub", str(UBATCH)]
     words += ["-b", str(UBATCH), "-ctk", "q8_0", "-ctv", "q8_0", "-o", "json"]
+    given = {**os.environ, **PROGRAM_VARIABLES}
 
     def run() -> Iterator[str]:
         prefill = ("-p", asked.prompt, "-n", 0)
         decode = ("-p", 0, "-n", asked.tokens, "-d", asked.prompt)
         for more in (prefill, decode):
             command = [*words, *map(str, more)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=given)
             yield str(json.loads(done.stdout)[0]["avg_ns"])
 
     return {} if asked.workers else {"llama-bench": run}

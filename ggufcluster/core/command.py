@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Piece = str | Secret
 
+# For `env` a program whose path holds "=" is one more variable.
+_BEHIND_SH = ("sh", "-c", 'exec "$@"', "sh")
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -42,6 +45,13 @@ class Command:
         """Return argv with secrets in clear, for starting a local process."""
         return [_reveal(piece) for piece in self.argv]
 
+    def with_variables(self) -> tuple[Piece, ...]:
+        """Return argv for a caller that sets no variables: ``env`` goes first if there are any."""
+        if not self.env:
+            return self.argv
+        pairs = (_assignment(name, value) for name, value in self.env.items())
+        return ("env", *pairs, *(_BEHIND_SH if "=" in _reveal(self.argv[0]) else ()), *self.argv)
+
     def mask(self, text: str) -> str:
         """Return text with every secret of this command masked, for output that may repeat one."""
         for piece in (*self.argv, *self.env.values()):
@@ -50,11 +60,7 @@ class Command:
         return text
 
     def _render(self, text_of: Callable[[Piece], str]) -> str:
-        words = [shlex.quote(text_of(piece)) for piece in self.argv]
-        if self.env:
-            pairs = [f"{name}={shlex.quote(text_of(value))}" for name, value in self.env.items()]
-            words = ["env", *pairs, *words]
-        line = " ".join(words)
+        line = " ".join(shlex.quote(text_of(piece)) for piece in self.with_variables())
         return f"cd {shlex.quote(self.cwd)} && {line}" if self.cwd else line
 
 
@@ -66,6 +72,12 @@ def command(*argv: Piece) -> Command:
 def script(text: str, *arguments: str, stdin: bytes | None = None) -> Command:
     """Build a call of ``sh`` with a script; arguments arrive as ``$1``, ``$2``, unquoted by it."""
     return Command(("sh", "-c", text, "sh", *arguments), stdin=stdin)
+
+
+def _assignment(name: str, value: Piece) -> Piece:
+    if isinstance(value, Secret):
+        return Secret(f"{name}={value.reveal()}")
+    return f"{name}={value}"
 
 
 def _reveal(piece: Piece) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from ggufcluster.core.build_id import Backend, BuildOptions, Pin
 from ggufcluster.core.machine import Machine
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ggufcluster.core.toolchain import BuildHost
 
 RECORD_NAME = "build.json"
+# What every program of an engine gets. Two threads that fail at once, as on a CPU all do, would
+# each wait for the end of a backtrace that waits for the other's.
+PROGRAM_VARIABLES: Final = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.kv_cache import INDEX_TYPE
 from ggufcluster.errors import ConfigError
 
@@ -116,15 +117,14 @@ def server_command(spec: LaunchSpec, *, bin_folder: PurePosixPath) -> Command:
     words += [word for pair in spec.sampling for word in pair]
     # There is no option for it.
     odd = spec.index_type if spec.index_type != INDEX_TYPE else None
-    env = {"GGUFCLUSTER_MSA_INDEX_TYPE": odd} if odd else {}
-    return Command((*words, *spec.extra), env=env)
+    index = {"GGUFCLUSTER_MSA_INDEX_TYPE": odd} if odd else {}
+    return Command((*words, *spec.extra), env={**PROGRAM_VARIABLES, **index})
 
 
 def worker_command(*, bin_folder: PurePosixPath, address: str, port: int) -> Command:
     """Build the RPC server call of one worker; -c keeps big tensors in its file cache."""
-    return Command(
-        (str(bin_folder / "ggml-rpc-server"), "--host", address, "--port", str(port), "--cache")
-    )
+    words = (str(bin_folder / "ggml-rpc-server"), "--host", address, "--port", str(port))
+    return Command((*words, "--cache"), env=PROGRAM_VARIABLES)
 
 
 def _split_words(spec: LaunchSpec) -> list[str]:

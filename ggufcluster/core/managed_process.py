@@ -18,12 +18,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command, script
-from ggufcluster.core.secret import Secret
 
 if TYPE_CHECKING:
     from pathlib import PurePosixPath
-
-    from ggufcluster.core.command import Piece
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -157,15 +154,7 @@ def start_command(run: PurePosixPath, owner: str, program: Command) -> Command:
     The program runs in its own session, with stdin from /dev/null and SIGPIPE ignored, which
     survives exec: llama.cpp's RPC sends would otherwise end it when a peer goes away.
     """
-    pairs = tuple(_assignment(name, value) for name, value in program.env.items())
-    words = ("env", *pairs, *program.argv) if pairs else program.argv
-    return Command(("sh", "-c", _START, "sh", str(run), owner, *words))
-
-
-def _assignment(name: str, value: Piece) -> Piece:
-    if isinstance(value, Secret):
-        return Secret(f"{name}={value.reveal()}")
-    return f"{name}={value}"
+    return Command(("sh", "-c", _START, "sh", str(run), owner, *program.with_variables()))
 
 
 def inspect_command(run: PurePosixPath) -> Command:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ggufcluster.adapters.files import read_chunks
 from ggufcluster.core.command import Command, command
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.launch import root_url
 from ggufcluster.core.server_log import telling_line
 from ggufcluster.errors import HeadStartError, RemoteCommandError
@@ -82,9 +83,8 @@ def scratch_server(
     words += ["--host", _HOST, "--port", str(port), "--ctx-size", str(context), *_QUIET.split()]
     words += ["--device", "none", "--threads", "1"]
     words += ["--chat-template-file", str(template)] if template else []
-    process = outside.local.stream(
-        Command(("sh", "-c", _SCRIPT, "sh", str(log), str(os.getpid()), *words)), quiet_timeout=None
-    )
+    call = ("sh", "-c", _SCRIPT, "sh", str(log), str(os.getpid()), *words)
+    process = outside.local.stream(Command(call, env=PROGRAM_VARIABLES), quiet_timeout=None)
     try:
         pid = int(next(process))
         api = outside.open_api(root_url(_HOST, port))

@@ -18,6 +18,7 @@ from ggufcluster.core.devices import (
     head_devices,
     worker_devices,
 )
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.family import family_of
 from ggufcluster.core.host import drop_caches_command
 from ggufcluster.core.launch import check_extra, root_url, server_command
@@ -337,7 +338,8 @@ class Up:
 
 def list_devices_command(engine: Engine) -> Command:
     """Build the command that lists the head's own devices."""
-    return command(str(engine.program("llama-server")), "--list-devices")
+    words = (str(engine.program("llama-server")), "--list-devices")
+    return Command(words, env=PROGRAM_VARIABLES)
 
 
 def _with_plan(

@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ggufcluster.core.agreement import agreement
 from ggufcluster.core.devices import WorkerMemory, head_devices, worker_devices
@@ -30,6 +30,9 @@ from ggufcluster.core.plan import Plan, make_plan
 from ggufcluster.core.server_log import parse_server_log
 from ggufcluster.core.units import GIB
 from ggufcluster.core.wish import Wish
+
+if TYPE_CHECKING:
+    from ggufcluster.core.command import Command
 
 START_SECONDS = 300.0
 HEAD = Device("CPU", "head", 256 * GIB, 256 * GIB, gpu=False, with_head=True)
@@ -44,9 +47,10 @@ CASES = (
 )
 
 
-def run(words: list[str], log: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
+def run(program: Command, log: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
     """Start a program that ends with the stack."""
     output: IO[bytes] = stack.enter_context(log.open("wb"))
+    words = [str(piece) for piece in program.with_variables()]
     process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
     stack.callback(process.wait)
     stack.callback(process.kill)
@@ -112,11 +116,10 @@ def compared(wish: Wish, plan: Plan, bin_folder: PurePosixPath) -> dict[str, Any
             address, _, port = endpoint.partition(":")
             program = worker_command(bin_folder=bin_folder, address=address, port=int(port))
             log = Path(folder) / port
-            wait_for("listening on", log, run(program.plain_argv(), log, stack))
+            wait_for("listening on", log, run(program, log, stack))
         head = server_command(plan.spec, bin_folder=bin_folder)
-        words = ["env", *(f"{k}={v}" for k, v in head.env.items()), *head.plain_argv()]
         log = Path(folder) / "head"
-        report = parse_server_log(wait_for("reserve took", log, run(words, log, stack)))
+        report = parse_server_log(wait_for("reserve took", log, run(head, log, stack)))
     found = agreement(plan, report)
     return {
         "context": wish.context,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from typing import TYPE_CHECKING
 
 from ggufcluster.core.command import Command, command, script
 from ggufcluster.core.secret import Secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AWKWARD = ("a b", "it's", '"x"', "$HOME", "`id`", "-n", "", "new\nline", "*", "ü", "\\", "a;b")
 
@@ -23,6 +27,18 @@ def test_environment_and_folder_reach_the_program() -> None:
     call = Command(("sh", "-c", 'printf "%s|%s" "$GREETING" "$PWD"'), {"GREETING": "it's $x"}, "/")
     result = subprocess.run(["sh", "-c", call.shell()], capture_output=True, text=True, check=True)
     assert result.stdout == "it's $x|/"
+
+
+def test_variables_reach_a_program_whose_path_holds_an_equals_sign(tmp_path: Path) -> None:
+    """Its path is not taken for one more variable, nor is a word that looks like one."""
+    program = tmp_path / "a=b" / "say"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s|" "$GREETING" "$@"\n')
+    program.chmod(0o755)
+    call = Command((str(program), "B=c", "it's"), {"GREETING": "a=b $x"})
+    for words in (["sh", "-c", call.shell()], [str(piece) for piece in call.with_variables()]):
+        result = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert result.stdout == "a=b $x|B=c|it's|"
 
 
 def test_arguments_of_a_script_are_no_part_of_its_text() -> None:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from ggufcluster import resources
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.toy import RECITE_NAME
 from ggufcluster.core.toy_network import ToyShape
 from ggufcluster.workflows.toy import write_toys
@@ -53,7 +54,7 @@ class Cli:
         self.port = port
         self.state = folder / "state"
         self.env = {
-            **os.environ,
+            **{name: text for name, text in os.environ.items() if name not in PROGRAM_VARIABLES},
             "HOME": str(folder),
             "XDG_STATE_HOME": str(self.state),
             "XDG_CACHE_HOME": str(Path(engine.folder).parents[2]),
@@ -118,6 +119,10 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     assert up.returncode == 0, up.stderr
     base = json.loads(up.stdout)["base_url"]
     pids = cli.pids()
+    given = [
+        Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        for pid in pids.values()
+    ]
 
     answer = httpx.post(f"{base}/chat/completions", json=_QUESTION, timeout=PATIENCE).json()
     message = answer["choices"][0]["message"]
@@ -127,6 +132,7 @@ def test_up_chat_status_logs_down(cli: Cli, toys: dict[str, Path]) -> None:
     down = cli.run("down")
 
     assert set(pids) == {"head", "local-1", "local-2"}
+    assert all(f"{name}={text}" in one for one in given for name, text in PROGRAM_VARIABLES.items())
     assert message["tool_calls"][0]["function"]["name"] == "get_weather"
     assert json.loads(message["tool_calls"][0]["function"]["arguments"])["city"] == "Paris"
     assert message["reasoning_content"].strip()

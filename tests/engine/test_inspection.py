@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from ggufcluster import resources
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.ggml_types import MATRIX_TYPES, TensorType, tensor_bytes
 from ggufcluster.core.gguf import read_header
 from ggufcluster.core.gguf_write import GgufModel, Tensor
@@ -68,8 +69,7 @@ def runs(engine: Engine, model: GgufModel, folder: Path) -> bool:
     path.write_bytes(model.to_bytes())
     words = [str(engine.program("llama-bench")), "-m", str(path), "-p", "8", "-n", "1"]
     words += ["-r", "1", "-t", "2", "--no-warmup"]
-    # Two threads that abort at once would wait for each other's backtrace for ever.
-    quiet = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+    quiet = {**os.environ, **PROGRAM_VARIABLES}
     done = subprocess.run(words, capture_output=True, check=False, env=quiet, timeout=SECONDS)
     return done.returncode == 0
 

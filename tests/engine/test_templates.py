@@ -12,6 +12,7 @@ import pytest
 from ggufcluster.adapters.http import HttpApi
 from ggufcluster.adapters.local import LocalRemote
 from ggufcluster.adapters.ports import free_port
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from ggufcluster.core.paths import paths_from_env
 from ggufcluster.core.template_style import Style
 from ggufcluster.errors import HeadStartError, TemplateMismatchError, TemplateRenderError
@@ -107,6 +108,21 @@ def test_a_scratch_server_is_gone_after_its_block(engine: Engine, toys: dict[str
         assert servers
     wait_for(lambda: servers.isdisjoint(_servers_of(toys["random"])))
     assert api.health() == "down"
+
+
+def test_a_scratch_server_gets_the_engines_variables(
+    engine: Engine, toys: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server itself has what all programs of an engine need, which we have not."""
+    for name in PROGRAM_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with scratch_server(world(engine), toys["random"], context=512):
+        (given,) = (
+            Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+            for pid in _servers_of(toys["random"])
+            if Path(f"/proc/{pid}/exe").resolve().name == "llama-server"
+        )
+    assert {f"{name}={text}" for name, text in PROGRAM_VARIABLES.items()} <= set(given)
 
 
 def _servers_of(model: Path) -> list[str]:

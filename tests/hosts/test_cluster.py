@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ggufcluster.core.engine import PROGRAM_VARIABLES
 from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def test_up_chat_status_logs_down(head: Head, hosts: Hosts, toys: dict[str, Path
     chat = hosts.run_in(1, [sys.executable, str(_EXAMPLE), record["base_url"]])
     status = head.run("status")
     listening = [hosts.listening(number) for number in (1, 2, 3)]
+    given = [_variables(hosts, number) for number in (1, 2, 3)]
     logs = head.run("logs", "10.20.20.3")
     down = head.run("down")
 
@@ -84,6 +86,7 @@ def test_up_chat_status_logs_down(head: Head, hosts: Hosts, toys: dict[str, Path
     assert "answer:     It is sunny in Paris" in chat.stdout
     assert status.returncode == 0, status.stderr
     assert listening == [{"127.0.0.1:8080"}, {"10.20.20.2:50052"}, {"10.20.20.3:50052"}]
+    assert given == [PROGRAM_VARIABLES] * 3
     assert [worker["rate"] > 0 for worker in record["workers"]] == [True, True]
     assert [share["layers"] for share in record["shares"]] == [4, 4]
     assert "listening on 10.20.20.3:50052" in logs.stdout
@@ -301,6 +304,18 @@ def _kill_rpc_server(hosts: Hosts, number: int) -> None:
     for pid, name in programs.items():
         if name.endswith("/ggml-rpc-server"):
             os.kill(pid, signal.SIGKILL)
+
+
+def _variables(hosts: Hosts, number: int) -> dict[str, str]:
+    """Return what of the engine's variables the one program of the engine on a host has."""
+    (pid,) = (
+        pid
+        for pid, line in hosts.processes(number).items()
+        if line.split(" ")[0].endswith(("/llama-server", "/ggml-rpc-server"))
+    )
+    words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    pairs = dict(word.partition("=")[::2] for word in words)
+    return {name: pairs[name] for name in PROGRAM_VARIABLES if name in pairs}
 
 
 def _nothing_left(hosts: Hosts) -> None:

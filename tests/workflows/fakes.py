@@ -35,6 +35,7 @@ class Process:
     pid: int
     owner: str
     words: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
     life: str = "alive"
     log: str = "a first line\na last line\n"
 
@@ -109,7 +110,8 @@ class Host(FakeRemote):
     def _start(self, command: Command) -> CommandResult:
         run, owner, *words = command.plain_argv()[4:]
         pid = 1000 + len(self.processes)
-        self.processes[run] = Process(pid, owner, words)
+        variables, words = read_call(words)
+        self.processes[run] = Process(pid, owner, words, variables)
         if words[0].endswith("llama-server"):
             self.processes[run].log = server_log(self.processes[run])
         elif words[0].endswith("rpc-server"):
@@ -152,6 +154,25 @@ class Host(FakeRemote):
             return CommandResult(0, "occupied\n", "")
         self.files.setdefault(log, "archived")
         return CommandResult(0, "removed\n", "")
+
+
+def read_call(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Read a call as ``env`` and ``sh`` do, down to the program that is left in the end.
+
+    Returns:
+        The variables that are set for the program, and the program with its arguments.
+    """
+    variables: dict[str, str] = {}
+    while words and (words[0] == "env" or words[:3] == ["sh", "-c", 'exec "$@"']):
+        if words[0] == "sh":
+            words = words[4:]
+            continue
+        count = next((n for n, word in enumerate(words[1:]) if "=" not in word), len(words) - 1)
+        variables |= dict(word.split("=", 1) for word in words[1 : count + 1])
+        words = words[count + 1 :]
+    assert words, "nothing is left to run"
+    assert not words[0].startswith("-"), f"env has no option here: {words[0]}"
+    return variables, words
 
 
 def facts(name: str, *, changes: dict[str, str] | None = None) -> str:

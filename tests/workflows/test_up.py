@@ -12,7 +12,7 @@ import pytest
 
 from ggufcluster.adapters.remote import CommandResult
 from ggufcluster.core.build_id import Backend, BuildOptions
-from ggufcluster.core.engine import Engine
+from ggufcluster.core.engine import PROGRAM_VARIABLES, Engine
 from ggufcluster.core.ggml_types import TensorType
 from ggufcluster.core.gguf_write import GgufModel, Tensor
 from ggufcluster.core.machine import Machine
@@ -141,6 +141,16 @@ def test_a_cluster_comes_up(case: Case) -> None:
     assert len(case.world.alive()) == 3
     assert case.head().option("--rpc") == [f"{FIRST}:50052", f"{SECOND}:50052"]
     assert any("layers 0 to 1" in text for text in notes(events))
+
+
+def test_every_program_gets_the_engines_variables(case: Case) -> None:
+    """Workers, head and the list of its devices have what all programs of an engine need."""
+    collect(case.up())
+    started = [one for host in case.world.everywhere() for one in host.processes.values()]
+    assert len(started) == 3
+    assert all(one.variables == PROGRAM_VARIABLES for one in started)
+    (listing,) = (one for one in case.world.head.commands if "--list-devices" in one.shown())
+    assert listing.env == PROGRAM_VARIABLES
 
 
 def test_local_workers_need_no_copies_and_no_link(case: Case) -> None:
