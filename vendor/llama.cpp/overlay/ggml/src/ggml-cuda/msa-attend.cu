@@ -690,6 +690,46 @@ __device__ inline void touch_map(const msa_positions & pos, const int stream) {
     }
 }
 
+// The CTA's part of the output, over its 256 keys: warp w has piece w.
+template <msa_type type, few_way way>
+__device__ __forceinline__ void few_part(const few_rows<type> & rows, char * raw, const float * queries, few_sums & sums, const float scale,
+        const uint32_t visible, float (&total)[8], float (&top)[2], float (&sum)[2]) {
+    using layout = few_layout<type>;
+    const int warp = threadIdx.x/warp_size;
+    const int lane = threadIdx.x%warp_size;
+    float score[16];
+    uint32_t weight[2][4];
+    few_products(score, rows.key, queries);
+    few_softmax(score, scale, visible, weight, top, sum);
+    if (lane%4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            sums.top[warp][lane/4 + 8*i] = top[i];
+            sums.sum[warp][lane/4 + 8*i] = sum[i];
+        }
+    }
+    if constexpr (is_cluster(way)) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+        cooperative_groups::this_cluster().barrier_arrive(); // the queries are not needed any more
+#endif
+    }
+    copies_wait<0>();
+    if constexpr (type == msa_type::bf16) {
+        few_narrow(rows.own);
+    }
+    float acc[64] = {};
+    few_values<type>(acc, rows.own, weight);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+        reinterpret_cast<float4 *>(rows.own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
+    }
+    __syncthreads();
+    merge_parts<few_warps>([&](const int w) { return reinterpret_cast<float4 *>(raw + w*layout::bytes) + 2*warp*warp_size + lane; },
+        [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
+        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
+}
+
 template <msa_type type, few_way way>
 __global__ __launch_bounds__(few_threads, 2)
 void attend_few(const msa_attend_args args, const few_scores from, const few_parts parts) {
@@ -729,41 +769,8 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
     __syncthreads();  // the queries are there
     rows.take_keys();
 
-    float score[16], top[2], sum[2];
-    uint32_t weight[2][4];
-    few_products(score, rows.key, queries);
-    few_softmax(score, args.scale*log2_e, visible, weight, top, sum);
-    if (lane%4 == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            sums.top[warp][lane/4 + 8*i] = top[i];
-            sums.sum[warp][lane/4 + 8*i] = sum[i];
-        }
-    }
-    if constexpr (is_cluster(way)) {
-        cooperative_groups::this_cluster().barrier_arrive(); // the queries are not needed any more
-    }
-    copies_wait<0>();
-    if constexpr (type == msa_type::bf16) {
-        few_narrow(rows.own);
-    }
-    float acc[64] = {};
-    few_values<type>(acc, rows.own, weight);
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-        reinterpret_cast<float4 *>(rows.own)[n*warp_size + lane] = make_float4(acc[4*n], acc[4*n + 1], acc[4*n + 2], acc[4*n + 3]);
-    }
-    __syncthreads();
-
-    // Warp w merges piece w of the eight warps' outputs, in the place of warp 0's; then CTA r piece r of the eight CTAs'.
-    float total[8];
-    const auto piece_of = [&](char * base, const int piece) {
-        return reinterpret_cast<float4 *>(base) + 2*piece*warp_size + lane;
-    };
-    merge_parts<few_warps>([&](const int w) { return piece_of(raw + w*layout::bytes, warp); },
-        [&](const int w, const int i) { return sums.top[w][lane/4 + 8*i]; },
-        [&](const int w, const int i) { return sums.sum[w][lane/4 + 8*i]; }, total, top, sum);
+    float total[8], top[2], sum[2];
+    few_part<type, way>(rows, raw, queries, sums, args.scale*log2_e, visible, total, top, sum);
     if constexpr (is_cluster(way)) {
         merge_cluster(args, query, rank, reinterpret_cast<float4 *>(queries), sums, total, top, sum);
     } else {
