@@ -785,6 +785,8 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
 template <msa_type type, few_way way>
 static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
     static_assert(most_candidates<few_threads>(most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
+    static_assert(few_warps*few_layout<type>::bytes + msa_rows*few_query_stride*sizeof(float) + sizeof(few_sums) + sizeof(choice<few_threads>)
+        + msa_top*sizeof(int) <= least_shared);
     const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
     return launch_clusters(is_cluster(way) ? few_cluster : 1, when, attend_few<type, way>, grid, few_threads,
         few_warps*few_layout<type>::bytes, stream, args, from, parts);
@@ -800,6 +802,8 @@ static cudaError_t launch_few(const msa_attend_args & args, const few_scores & f
     }
     return cudaErrorNotSupported;
 }
+
+static_assert(sizeof(many_shared) <= least_shared);
 
 template <msa_type type>
 static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, cudaStream_t stream) {

@@ -859,12 +859,14 @@ void dense_merge(const msa_attend_args args, const dense_plan plan) {
 
 template <msa_type type>
 static cudaError_t launch_dense_few(const msa_attend_args & args, const dense_plan & plan, cudaStream_t stream) {
+    static_assert(walk_warps*walk_layout<type>::bytes + sizeof(walk_sums) <= least_shared);
     const dim3 grid(plan.n_split, args.n_group, args.pos.n_stream);
     return launch(dense_few<type>, grid, walk_threads, walk_warps*walk_layout<type>::bytes, stream, args, plan);
 }
 
 template <msa_type type>
 static cudaError_t launch_groups(const msa_attend_args & args, const dense_plan & plan, const int first_group, const int n_group, cudaStream_t stream) {
+    static_assert(sizeof(dense_shared<type, false>) <= least_shared);
     const dim3 grid(args.pos.n_stream*many_tiles(args.pos), n_group, plan.n_split);
     return current_device().hopper
         ? launch(dense_many<type, true>,  grid, dense_threads, sizeof(dense_shared<type, true>),  stream, args, plan, first_group)

@@ -603,7 +603,8 @@ void score_walk(const msa_select_args args, float * scores, const int64_t stride
 // ---------------------------------------------------------------------------------------------------------------
 // the best blocks of a row
 
-constexpr int choose_cta = 256;
+constexpr int choose_cta  = 256;
+constexpr int warp_blocks = 2048; // most that a warp alone chooses from
 
 template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
@@ -643,6 +644,10 @@ bool walks(const msa_select_args & args) {
     return msa_select_launch(args) == msa_launch::few_tokens && args.key.type == msa_type::f16 && current_device().hopper;
 }
 
+static_assert(sizeof(score_shared<score_stages(false)>) <= least_shared);
+static_assert((choose_cta/warp_size)*(most_candidates<warp_size>(warp_blocks)*sizeof(uint64_t) + sizeof(choice<warp_size>)) <= least_shared);
+static_assert(most_candidates<choose_cta>(most_blocks)*sizeof(uint64_t) + sizeof(choice<choose_cta>) <= least_shared);
+
 template <msa_type type>
 static cudaError_t launch_score_many(const msa_select_args & args, float * scores, cudaStream_t stream) {
     half8 * expanded = nullptr;
@@ -676,6 +681,7 @@ static cudaError_t launch_score_few(const msa_select_args & args, float * scores
     if (walks(args)) {
         return launch(score_walk, grid_of(walk_ctas), walk_threads, sizeof(walk_shared), stream, args, scores, score_stride(args));
     }
+    static_assert(few_keys<type>::shared_bytes + few_rows*((msa_dim + 8)*sizeof(half) + sizeof(int) + 2*few_warps*sizeof(float)) <= least_shared);
     const auto kernel = n_row <= 8 ? score_few<type, 1> : n_row <= 16 ? score_few<type, 2> : n_row <= 32 ? score_few<type, 4> : score_few<type, 8>;
     return launch(kernel, grid_of(n_row <= 32 ? few_ctas : 1), few_threads, few_keys<type>::shared_bytes, stream, args, scores, score_stride(args));
 }
@@ -683,7 +689,7 @@ static cudaError_t launch_score_few(const msa_select_args & args, float * scores
 cudaError_t choose_each(const msa_select_args & args, const float * scores, int * zeros, cudaStream_t stream) {
     const int  n_row    = args.pos.n_stream*args.pos.n_token*args.n_group;
     const int  n_block  = args.pos.n_block();
-    const bool a_warp   = n_row >= 1024 && n_block <= 2048;
+    const bool a_warp   = n_row >= 1024 && n_block <= warp_blocks;
     const int  rows_a_cta = a_warp ? choose_cta/warp_size : 1;
     const int  capacity   = a_warp ? most_candidates<warp_size>(n_block) : most_candidates<choose_cta>(n_block);
     const begins when = walks(args) ? begins::beside_last : begins::after_last; // its few CTAs find room beside it
