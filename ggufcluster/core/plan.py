@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # What our kernels of sparse attention are made for (ggml_msa_has_kernel in the overlay).
 _KERNEL_HEAD, _KERNEL_BLOCK, _KERNEL_BLOCKS, _KERNEL_GROUP = 128, 128, 16, 16
+_KERNEL_CONTEXT = 16_384 * _KERNEL_BLOCK
 _KERNEL_TYPES = frozenset({"f16", "bf16", "q8_0", "q4_0"})
 
 
@@ -154,7 +155,7 @@ class _Search:
         kv_type = self.kv_type or wish.kv_type or family.kv_type
         path = "dense"
         if self.has_msa:
-            path = _expected_path(wish.msa, self.devices, self.model.network, kv_type)
+            path = _expected_path(wish.msa, self.devices, self.model.network, kv_type, context)
         workload = Workload(
             context=context,
             parallel=wish.parallel,
@@ -206,7 +207,11 @@ def _msa_path(wanted: str, devices: Sequence[Device]) -> str:
 
 
 def _expected_path(
-    wanted: str, devices: Sequence[Device], network: NetworkShape | None, kv_type: str
+    wanted: str,
+    devices: Sequence[Device],
+    network: NetworkShape | None,
+    kv_type: str,
+    context: int,
 ) -> str:
     """Return the path that llama-server will take."""
     path = _msa_path(wanted, devices)
@@ -216,6 +221,7 @@ def _expected_path(
         network.key_size == network.value_size == network.index_size == _KERNEL_HEAD
         and network.block == _KERNEL_BLOCK
         and network.blocks <= _KERNEL_BLOCKS
+        and context <= _KERNEL_CONTEXT
         and network.query_heads == _KERNEL_GROUP * network.key_heads
     )
     return "native" if made_for and kv_type in _KERNEL_TYPES else "generic"

@@ -172,6 +172,23 @@ def test_the_largest_context_fits_and_the_next_does_not() -> None:
     assert caught.value.need > 0 < caught.value.have
 
 
+@pytest.mark.parametrize(("context", "path"), [(2_097_152, "native"), (2_097_408, "generic")])
+def test_the_kernels_are_expected_up_to_their_longest_context(context: int, path: str) -> None:
+    """Beyond it the engine takes the generic path, whose masks are planned for."""
+    model = replace(M3, train_context=1 << 23)
+    devices = [replace(device, total=64 << 40, free=64 << 40) for device in sparks(3)]
+    endpoints = ("10.20.20.2:50052", "10.20.20.3:50052")
+    plan = make_plan(
+        replace(WISH, context=context),
+        model,
+        PurePosixPath("/m"),
+        devices=devices,
+        endpoints=endpoints,
+        head=replace(HEAD, total=64 << 40, free=64 << 40),
+    )
+    assert plan.needs.workload.path == path
+
+
 def test_the_largest_context_is_never_more_than_the_model_knows() -> None:
     """With room for more, `max` is what the model was made for."""
     roomy = [replace(device, free=500 * GIB, total=500 * GIB) for device in sparks(3)]

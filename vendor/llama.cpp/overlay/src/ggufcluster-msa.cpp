@@ -73,7 +73,8 @@ static bool device_has(ggml_backend_dev_t device, const llama_kv_cache_msa_conte
     ggml_tensor * key       = context.get_base()->get_k(ctx, il);
     ggml_tensor * value     = context.get_base()->get_v(ctx, il);
     const int64_t n_token = key->ne[3];
-    ggml_tensor * map   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 256, key->ne[3]);
+    const int64_t n_pos = GGML_PAD((int64_t) graph.cparams.n_ctx_seq, (int64_t) params.block); // that a sequence can come to
+    ggml_tensor * map   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_pos/params.step, key->ne[3]);
     ggml_tensor * place = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_token);
     // A remote device says yes to everything; all of a cluster's GPUs are newer than sm_80, so shapes decide.
     const auto runs = [&](const ggml_tensor * op) { return ggml_msa_has_kernel(op) && ggml_backend_dev_supports_op(device, op); };

@@ -43,6 +43,8 @@ GGML_API struct ggml_tensor * ggml_msa_attend(
 
 GGML_API struct ggml_msa_params ggml_msa_params_of(const struct ggml_tensor * op);
 
+#define GGML_MSA_KERNEL_BLOCKS 16384 // of a sequence, that the CUDA kernels can choose from
+
 // Whether the CUDA kernels take the operator, as far as shapes and types tell; the device must be sm_80 or newer.
 GGML_API bool ggml_msa_has_kernel(const struct ggml_tensor * op);
 

@@ -76,7 +76,7 @@ bool ggml_msa_has_kernel(const struct ggml_tensor * op) {
     const bool common = p.block == 128 && p.n_top <= 16 && query->ne[0] == 128 && has_aligned_rows(key);
     if (op->op == GGML_OP_MSA_SELECT) {
         // Four bits lose the order of index scores, and index keys are not rotated against outliers as K is.
-        return common && query->ne[1] <= 64 && (type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0);
+        return common && op->src[2]->ne[0]*p.step <= (int64_t) GGML_MSA_KERNEL_BLOCKS*p.block && query->ne[1] <= 64 && (type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0);
     }
     const struct ggml_tensor * value = op->src[2];
     return common && query->ne[1] == 16*key->ne[1] && type == value->type && has_aligned_rows(value)

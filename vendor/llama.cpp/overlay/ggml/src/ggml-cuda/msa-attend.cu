@@ -527,8 +527,7 @@ struct few_rows {
         const int lane = threadIdx.x%warp_size;
         if constexpr (layout::converts) {
             copy_rows<type>(shared_address(own) + layout::raw_bytes, keys, key_bytes, cell);
-        }
-        if constexpr (!layout::converts) {
+        } else {
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
                 const int from = __shfl_sync(all_lanes, cell, 8*n + lane/4);
@@ -784,7 +783,7 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
 
 template <msa_type type, few_way way>
 static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
-    static_assert(most_candidates<few_threads>(most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
+    static_assert(most_candidates<few_threads>(msa_most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
     static_assert(few_warps*few_layout<type>::bytes + msa_rows*few_query_stride*sizeof(float) + sizeof(few_sums) + sizeof(choice<few_threads>)
         + msa_top*sizeof(int) <= least_shared);
     const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);

@@ -29,9 +29,7 @@ __device__ inline uint64_t rank_of(const float score, const int block, const boo
 }
 
 // A team of threads chooses for a row: a warp, or all threads of a CTA. It holds its ranks in as many groups as a warp has
-// lanes; more than most_blocks would need more room for candidates than there is.
-constexpr int most_blocks = 16384;
-
+// lanes; from more than msa_most_blocks there would be more candidates than there is room for.
 template <int n_thread>
 struct choice { // in shared memory
     alignas(16) uint64_t best[warp_size]; // of each group

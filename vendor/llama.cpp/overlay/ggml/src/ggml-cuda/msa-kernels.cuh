@@ -26,6 +26,7 @@ constexpr int msa_dim    = 128; // elements of a head, of the index and of K and
 constexpr int msa_block  = 128; // positions of a block
 constexpr int msa_rows   = 16;  // query heads of a KV group
 constexpr int msa_top    = 16;  // most blocks a token can select
+constexpr int msa_most_blocks = 16384; // of a sequence, that a token can select from
 
 enum class msa_type { f16, bf16, q8_0, q4_0 };
 

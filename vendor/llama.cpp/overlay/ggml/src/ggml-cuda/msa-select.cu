@@ -7,7 +7,7 @@
 //               64 x 128 a warpgroup alternate, so that one is reduced while the other runs.
 //   score_few   a key block at a time a CTA, all rows at once. Bound by the bytes of the index cache.
 //   score_walk  the same for 16-bit keys on Hopper, whose tensor cores read them from shared memory themselves.
-//   choose      a warp (or 128 threads) a row.
+//   choose      a warp or a CTA a row.
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
@@ -646,7 +646,7 @@ bool walks(const msa_select_args & args) {
 
 static_assert(sizeof(score_shared<score_stages(false)>) <= least_shared);
 static_assert((choose_cta/warp_size)*(most_candidates<warp_size>(warp_blocks)*sizeof(uint64_t) + sizeof(choice<warp_size>)) <= least_shared);
-static_assert(most_candidates<choose_cta>(most_blocks)*sizeof(uint64_t) + sizeof(choice<choose_cta>) <= least_shared);
+static_assert(most_candidates<choose_cta>(msa_most_blocks)*sizeof(uint64_t) + sizeof(choice<choose_cta>) <= least_shared);
 
 template <msa_type type>
 static cudaError_t launch_score_many(const msa_select_args & args, float * scores, cudaStream_t stream) {
@@ -721,7 +721,7 @@ cudaError_t score_blocks(const msa_select_args & args, void * scratch, cudaStrea
 
 msa_launch msa_select_launch(const msa_select_args & args) {
     const bool shape = args.n_top >= 1 && args.n_top <= msa_top && args.n_group >= 1 && args.n_group <= msa::few_rows
-        && args.pos.n_token >= 1 && args.pos.n_stream >= 1 && args.pos.n_block() <= msa::most_blocks;
+        && args.pos.n_token >= 1 && args.pos.n_stream >= 1 && args.pos.n_block() <= msa_most_blocks;
     if (!shape || args.key.type == msa_type::q4_0) { // four bits lose the order of index scores
         return msa_launch::none;
     }

@@ -8,6 +8,8 @@
 
 #include "msa-kernels.cuh"
 
+static_assert(msa_most_blocks == GGML_MSA_KERNEL_BLOCKS);
+
 static msa_type type_of(const ggml_tensor * cache) {
     switch (cache->type) {
         case GGML_TYPE_F16:  return msa_type::f16;
