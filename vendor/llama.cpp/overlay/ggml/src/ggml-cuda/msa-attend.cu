@@ -81,18 +81,14 @@ __device__ static int bucket_of(const msa_attend_args & args, const int query, c
     return (stream*args.n_group + query%args.n_group)*args.pos.n_block() + block;
 }
 
-// A warp a (token, group): its queries to f16 in fragment order, its pairs into the histogram.
-__global__ void prepare(const msa_attend_args args, const attend_plan plan) {
-    const int query = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
-    const int lane  = threadIdx.x%warp_size;
-    if (query >= n_query(args)) {
-        return;
-    }
-    if (lane < args.n_top) {
-        const int pair  = query*args.n_top + lane;
-        const int block = args.ids[pair];
-        plan.rank[pair] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, query, block), 1);
-    }
+// A pair into the histogram.
+__device__ static void count_pair(const msa_attend_args & args, const attend_plan & plan, const int query, const int place, const int block) {
+    plan.rank[query*args.n_top + place] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, query, block), 1);
+}
+
+// The warp's queries of a (token, group) to f16 in fragment order.
+__device__ static void convert_query(const msa_attend_args & args, const attend_plan & plan, const int query) {
+    const int lane = threadIdx.x%warp_size;
     const float * source = args.query + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
     uint4 * to = reinterpret_cast<uint4 *>(plan.query + (int64_t) query*fragment_halves) + lane;
 #pragma unroll
@@ -105,6 +101,48 @@ __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
         }
         to[step*warp_size] = make_uint4(a[0], a[1], a[2], a[3]);
     }
+}
+
+// A warp a (token, group).
+__global__ void prepare(const msa_attend_args args, const attend_plan plan) {
+    const int query = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
+    const int lane  = threadIdx.x%warp_size;
+    if (query >= n_query(args)) {
+        return;
+    }
+    if (lane < args.n_top) {
+        count_pair(args, plan, query, lane, args.ids[query*args.n_top + lane]);
+    }
+    convert_query(args, plan, query);
+}
+
+// What a kernel chooses by that is not one of the choice alone.
+struct few_scores {
+    msa_select_args select;
+    const float   * scores;
+    int64_t         stride;
+};
+
+constexpr int prepare_warps = 8; // of a CTA
+static_assert(prepare_warps*(most_candidates<warp_size>(warp_blocks)*sizeof(uint64_t) + sizeof(choice<warp_size>)) <= least_shared);
+
+// The same, after the choice: it waits for memory where the other waits for other lanes.
+__global__ __launch_bounds__(prepare_warps*warp_size)
+void choose_and_prepare(const msa_attend_args args, const attend_plan plan, const few_scores from) {
+    extern __shared__ __align__(16) uint64_t candidates[];
+    __shared__ choice<warp_size> choices[prepare_warps];
+    const int warp  = threadIdx.x/warp_size;
+    const int query = blockIdx.x*prepare_warps + warp;
+    if (query >= n_query(args)) {
+        return;
+    }
+    convert_query(args, plan, query);
+    choose_blocks<warp_size>(from.select, from.scores + query*from.stride, args.pos.query[query/args.n_group], choices[warp],
+        candidates + warp*most_candidates<warp_size>(args.pos.n_block()),
+        [&](const int place, const int block) {
+            from.select.ids[(int64_t) query*args.n_top + place] = block;
+            count_pair(args, plan, query, place, block);
+        });
 }
 
 constexpr int scan_threads = 1024;
@@ -494,13 +532,6 @@ struct few_sums {
 
 constexpr int few_query_stride = msa_dim + 4; // floats; padded against bank conflicts
 
-// What attend_few chooses its blocks by, if it does.
-struct few_scores {
-    msa_select_args select;
-    const float   * scores;
-    int64_t         stride;
-};
-
 // Where CTAs that are no cluster leave their parts (msa-attend.cuh); in scratch memory.
 struct few_parts {
     float4 * data;  // [query][CTA]
@@ -781,14 +812,20 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
 // ---------------------------------------------------------------------------------------------------------------
 // launchers
 
+// Beside the end of another kernel clusters go to the first multiprocessors that have room, two CTAs to each if they fit.
+// So much shared memory that they do not spreads them over Hopper: each brings in 128 KB, which two take twice as long for.
+constexpr size_t few_alone_bytes = 104*1024;
+
 template <msa_type type, few_way way>
 static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
     static_assert(most_candidates<few_threads>(msa_most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
     static_assert(few_warps*few_layout<type>::bytes + msa_rows*few_query_stride*sizeof(float) + sizeof(few_sums) + sizeof(choice<few_threads>)
         + msa_top*sizeof(int) <= least_shared);
     const dim3 grid(few_cluster, args.n_group, args.pos.n_stream*args.pos.n_token);
+    constexpr size_t bytes = few_warps*few_layout<type>::bytes;
+    const bool alone = way == few_way::cluster_that_chooses && current_device().hopper;
     return launch_clusters(is_cluster(way) ? few_cluster : 1, when, attend_few<type, way>, grid, few_threads,
-        few_warps*few_layout<type>::bytes, stream, args, from, parts);
+        alone ? few_alone_bytes : bytes, stream, args, from, parts);
 }
 
 template <few_way way>
@@ -809,22 +846,46 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
     const device_facts device = current_device();
     const int n_pair  = n_query(args)*args.n_top;
     const int n_cta   = device.n_sm*many_ctas(device.hopper);
-    const dim3 by_warp((n_query(args) + 7)/8);
     return in_turn(
-        [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
-        [&] { return launch(prepare, by_warp, 8*warp_size, 0, stream, args, plan); },
         [&] { return launch(scan, dim3(1), scan_threads, 0, stream, args, plan); },
         [&] { return launch(sort_pairs, dim3((n_pair + 255)/256), 256, 0, stream, args, plan); },
         [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); },
         [&] { return launch(combine, dim3((n_query(args)*(8/combine_pieces) + 7)/8), 8*warp_size, 0, stream, args, plan); });
 }
 
+// from: nullptr if ids are chosen already.
+static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, const few_scores * from, cudaStream_t stream) {
+    const dim3 by_warp((n_query(args) + prepare_warps - 1)/prepare_warps);
+    return in_turn(
+        [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
+        [&] {
+            const size_t bytes = prepare_warps*most_candidates<warp_size>(args.pos.n_block())*sizeof(uint64_t);
+            return from ? launch(choose_and_prepare, by_warp, prepare_warps*warp_size, bytes, stream, args, plan, *from)
+                        : launch(prepare, by_warp, prepare_warps*warp_size, 0, stream, args, plan);
+        },
+        [&] {
+            switch (args.key.type) {
+                case msa_type::f16:  return launch_many<msa_type::f16> (args, plan, stream);
+                case msa_type::bf16: return launch_many<msa_type::bf16>(args, plan, stream);
+                case msa_type::q8_0: return launch_many<msa_type::q8_0>(args, plan, stream);
+                case msa_type::q4_0: return launch_many<msa_type::q4_0>(args, plan, stream);
+            }
+            return cudaErrorNotSupported;
+        });
+}
+
 // How the two operators run as one.
-enum class together { in_turn, beside, choosing, loose };
+enum class together { in_turn, preparing, beside, choosing, loose };
 
 static together together_as(const msa_select_args & select, const msa_attend_args & attend) {
-    if (msa_select_launch(select) != msa_launch::few_tokens || msa_attend_launch(attend) != msa_launch::few_tokens || select.n_top != attend.n_top) {
+    const msa_launch tokens = msa_select_launch(select);
+    if (tokens != msa_attend_launch(attend) || select.n_top != attend.n_top) {
         return together::in_turn;
+    }
+    if (tokens != msa_launch::few_tokens) {
+        // Scores lie where partial outputs will, if there is room.
+        const size_t room = (size_t) n_query(attend)*attend.n_top*fragment_halves*sizeof(half);
+        return warp_chooses(select) && msa_select_scratch_bytes(select) <= room ? together::preparing : together::in_turn;
     }
     // With more than a token every CTA's choosing costs more than the launch that it saves.
     if (select.pos.n_token*select.pos.n_stream == 1) {
@@ -874,14 +935,7 @@ cudaError_t msa_attend(const msa_attend_args & args, void * scratch, cudaStream_
     if (msa_attend_launch(args) == msa_launch::few_tokens) {
         return msa::launch_few<msa::few_way::cluster>(args, {}, {}, msa::begins::after_last, stream);
     }
-    const msa::attend_plan plan = msa::plan_at(args, static_cast<char *>(scratch));
-    switch (args.key.type) {
-        case msa_type::f16:  return msa::launch_many<msa_type::f16> (args, plan, stream);
-        case msa_type::bf16: return msa::launch_many<msa_type::bf16>(args, plan, stream);
-        case msa_type::q8_0: return msa::launch_many<msa_type::q8_0>(args, plan, stream);
-        case msa_type::q4_0: return msa::launch_many<msa_type::q4_0>(args, plan, stream);
-    }
-    return cudaErrorNotSupported;
+    return msa::launch_many(args, msa::plan_at(args, static_cast<char *>(scratch)), nullptr, stream);
 }
 
 size_t msa_select_attend_scratch_bytes(const msa_select_args & select, const msa_attend_args & attend) {
@@ -898,6 +952,12 @@ cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_a
     switch (msa::together_as(select, attend)) {
         case msa::together::in_turn:
             return msa::in_turn([&] { return msa_select(select, scratch, stream); }, [&] { return msa_attend(attend, scratch, stream); });
+        case msa::together::preparing: {
+            const msa::attend_plan plan = msa::plan_at(attend, static_cast<char *>(scratch));
+            const msa::few_scores there = {select, reinterpret_cast<const float *>(plan.partial), msa::score_stride(select)};
+            return msa::in_turn([&] { return msa::score_blocks(select, plan.partial, stream); },
+                [&] { return msa::launch_many(attend, plan, &there, stream); });
+        }
         case msa::together::beside:
             return msa::in_turn([&] { return msa_select(select, scratch, stream); },
                 [&] { return msa::launch_few<msa::few_way::cluster>(attend, {}, {}, msa::begins::beside_last, stream); });

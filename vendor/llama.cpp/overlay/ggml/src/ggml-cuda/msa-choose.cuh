@@ -14,8 +14,11 @@ namespace msa {
 int64_t     score_stride(const msa_select_args & args); // of rows (token, group) of all streams
 size_t      score_bytes (const msa_select_args & args);
 bool        walks(const msa_select_args & args); // score_blocks is score_walk
+bool        warp_chooses(const msa_select_args & args); // for a row, rather than a CTA
 cudaError_t score_blocks(const msa_select_args & args, void * scratch, cudaStream_t stream); // at the beginning of scratch
 cudaError_t choose_each (const msa_select_args & args, const float * scores, int * zeros, cudaStream_t stream); // also sets a zero a row, if wanted
+
+constexpr int warp_blocks = 2048; // most that a warp alone chooses from
 
 // Scores in the order of unsigned integers, forced blocks above all, invisible ones 0; then lower blocks first.
 // All ranks differ, so the choice is exact.

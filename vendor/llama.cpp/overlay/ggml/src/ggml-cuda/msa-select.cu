@@ -604,7 +604,6 @@ void score_walk(const msa_select_args args, float * scores, const int64_t stride
 // the best blocks of a row
 
 constexpr int choose_cta  = 256;
-constexpr int warp_blocks = 2048; // most that a warp alone chooses from
 
 template <int n_thread>
 __global__ __launch_bounds__(choose_cta)
@@ -686,10 +685,14 @@ static cudaError_t launch_score_few(const msa_select_args & args, float * scores
     return launch(kernel, grid_of(n_row <= 32 ? few_ctas : 1), few_threads, few_keys<type>::shared_bytes, stream, args, scores, score_stride(args));
 }
 
+bool warp_chooses(const msa_select_args & args) {
+    return args.pos.n_stream*args.pos.n_token*args.n_group >= 1024 && args.pos.n_block() <= warp_blocks;
+}
+
 cudaError_t choose_each(const msa_select_args & args, const float * scores, int * zeros, cudaStream_t stream) {
     const int  n_row    = args.pos.n_stream*args.pos.n_token*args.n_group;
     const int  n_block  = args.pos.n_block();
-    const bool a_warp   = n_row >= 1024 && n_block <= warp_blocks;
+    const bool a_warp   = warp_chooses(args);
     const int  rows_a_cta = a_warp ? choose_cta/warp_size : 1;
     const int  capacity   = a_warp ? most_candidates<warp_size>(n_block) : most_candidates<choose_cta>(n_block);
     const begins when = walks(args) ? begins::beside_last : begins::after_last; // its few CTAs find room beside it
