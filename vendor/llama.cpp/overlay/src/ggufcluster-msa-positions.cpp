@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <utility>
 
 namespace ggufcluster {
 
@@ -21,6 +20,11 @@ void msa_cells::add(const llama_pos position, const int32_t cell) {
         known = known && cell_of[position] == cell;
         return;
     }
+    cell_of[position] = cell;
+    count(position, cell);
+}
+
+void msa_cells::count(const llama_pos position, const int32_t cell) {
     run & r = runs[position/block];
     const int32_t first = cell - (int32_t) (position%block);
     if (r.present == 0) {
@@ -32,7 +36,6 @@ void msa_cells::add(const llama_pos position, const int32_t cell) {
         r.broken = true;
         ++n_broken;
     }
-    cell_of[position] = cell;
     ++n_present;
     n_partial -= ++r.present == block;
 }
@@ -58,20 +61,40 @@ void msa_cells::cut(const llama_pos p0) {
     }
 }
 
+// The first token after a restored state waits for it, so that it touches as little of each cell as it can.
 void msa_cells::rebuild(const llama_kv_cells & cache, const llama_seq_id sequence) {
     *this = {};
-    std::vector<std::pair<llama_pos, int32_t>> all;
-    for (uint32_t i = 0; i < cache.used_max_p1(); ++i) {
-        if (!cache.is_empty(i) && cache.seq_has(i, sequence)) {
-            all.emplace_back(cache.pos_get(i), (int32_t) i);
+    runs.resize((cache.seq_pos_max(sequence) + block)/block); // -1 if there is none
+    cell_of.resize(runs.size()*block, -1);
+    const bool is_alone = cache.seq_pos_get(sequence).size() == cache.get_used();
+    for (int32_t cell = (int32_t) cache.used_max_p1() - 1; cell >= 0; --cell) { // of two with one position the lower one stays
+        if (!cache.is_empty(cell) && (is_alone || cache.seq_has(cell, sequence))) {
+            cell_of[cache.pos_get(cell)] = cell;
         }
     }
-    std::sort(all.begin(), all.end());
-    known = true;
-    for (const auto & [position, cell] : all) {
-        add(position, cell);
+    for (int64_t b = 0; b < (int64_t) runs.size(); ++b) {
+        count_block(b);
     }
     known = true;
+}
+
+// The same as counting its positions one after the other.
+void msa_cells::count_block(const int64_t b) {
+    const int32_t * cells = cell_of.data() + b*block;
+    bool full = cells[0] >= 0;
+    for (int32_t i = 1; i < block; ++i) {
+        full &= cells[i] == cells[0] + i;
+    }
+    if (full) {
+        runs[b] = {cells[0], block, false};
+        n_present += block;
+        return;
+    }
+    for (int32_t i = 0; i < block; ++i) {
+        if (cells[i] >= 0) {
+            count(b*block + i, cells[i]);
+        }
+    }
 }
 
 void msa_cells::update(const llama_kv_cells & cache, const llama_seq_id sequence, const llama_pos * positions, const int64_t * cells, const int64_t n) {

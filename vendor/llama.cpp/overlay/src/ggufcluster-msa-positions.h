@@ -43,6 +43,8 @@ private:
     };
 
     void add(llama_pos position, int32_t cell);
+    void count(llama_pos position, int32_t cell); // a position that is in cell_of now, but not yet in its run
+    void count_block(int64_t b);
     void rebuild(const llama_kv_cells & cache, llama_seq_id sequence);
 
     std::vector<int32_t> cell_of; // by position

@@ -134,14 +134,23 @@ static bool is_reservation(const llama_ubatch & ubatch, const int64_t n_stream) 
     return ubatch.n_tokens > n_stream && ubatch.pos[0] == ubatch.pos[1];
 }
 
-msa_native * msa_native::begin(const llm_graph_context & graph, const llama_model & model, ggml_tensor * positions,
-        const int64_t n_stream, ggml_msa_params params) {
+// A token's key, value and index key go to cells of one number: two inputs, which are copied to every device, less.
+static void share_cells(llm_graph_input_attn_kv_msa & caches) {
+    caches.self_k_idxs_idx = caches.self_k_idxs;
+    if (ggml_are_same_shape(caches.self_v_idxs, caches.self_k_idxs)) { // values of a token lie together
+        caches.self_v_idxs = caches.self_k_idxs;
+    }
+}
+
+msa_native * msa_native::begin(const llm_graph_context & graph, const llama_model & model, llm_graph_input_attn_kv_msa & caches,
+        ggml_tensor * positions, const int64_t n_stream, ggml_msa_params params) {
     const auto * context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
     if (!is_native(true, graph, model, *context, params)) {
         log_once(false);
         return nullptr;
     }
     log_once(true);
+    share_cells(caches);
 
     const int64_t n_cell = context->get_base()->get_n_kv();
     int64_t n_pos = n_cell; // of a graph that only reserves memory: the most there can be

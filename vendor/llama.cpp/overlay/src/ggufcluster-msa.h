@@ -24,9 +24,10 @@ ggml_type msa_index_type();
 
 class msa_native : public llm_graph_input_i {
 public:
-    // Adds the inputs of the native path to the graph; nullptr if it is not to be used, which is logged once.
-    static msa_native * begin(const llm_graph_context & graph, const llama_model & model, ggml_tensor * positions,
-            int64_t n_stream, ggml_msa_params params);
+    // Adds the inputs of the native path to the graph; nullptr if it is not to be used, which is logged once. The cells of
+    // keys serve values and index keys as well.
+    static msa_native * begin(const llm_graph_context & graph, const llama_model & model, llm_graph_input_attn_kv_msa & caches,
+            ggml_tensor * positions, int64_t n_stream, ggml_msa_params params);
 
     // index_query [dim, n_group, T], index_key [dim, 1, n_cell, n_stream], query [dim, n_head, T],
     // key and value [dim, n_group, n_cell, n_stream] -> [dim*n_head, T]
