@@ -198,7 +198,7 @@ static void add_msa_cases(std::vector<std::unique_ptr<test_case>> & cases) {
     };
     const std::vector<msa_case> pairs = {
         {1, 5000, 1, 1, true}, {1, 5000, 1, 128}, {1, 3000, 2, 1, true}, {3, 2300, 1, 1, true, 8, 2, 1}, {8, 3000, 1, 128, true}, {16, 2600, 2, 1, true},
-        {64, 2900, 1, 1, true},
+        {64, 2900, 1, 1, true}, {257, 900, 1, 1, true, 4},
     };
     for (const msa_case & c : pairs) {
         for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {

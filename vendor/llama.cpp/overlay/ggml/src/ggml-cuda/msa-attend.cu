@@ -116,8 +116,8 @@ __global__ void prepare(const msa_attend_args args, const attend_plan plan) {
     convert_query(args, plan, query);
 }
 
-// What a kernel chooses by that is not one of the choice alone.
-struct few_scores {
+// For kernels that choose before they do something else.
+struct block_scores {
     msa_select_args select;
     const float   * scores;
     int64_t         stride;
@@ -128,7 +128,7 @@ static_assert(prepare_warps*(most_candidates<warp_size>(warp_blocks)*sizeof(uint
 
 // The same, after the choice: it waits for memory where the other waits for other lanes.
 __global__ __launch_bounds__(prepare_warps*warp_size)
-void choose_and_prepare(const msa_attend_args args, const attend_plan plan, const few_scores from) {
+void choose_and_prepare(const msa_attend_args args, const attend_plan plan, const block_scores from) {
     extern __shared__ __align__(16) uint64_t candidates[];
     __shared__ choice<warp_size> choices[prepare_warps];
     const int warp  = threadIdx.x/warp_size;
@@ -630,7 +630,7 @@ __device__ inline void copy_heads(float * queries, const float * query) {
 }
 
 // Every CTA of a cluster chooses for itself; the first one also says what.
-__device__ inline void few_choose(int * ids, const few_scores & from, const int position, const int query, const int rank, uint64_t * candidates) {
+__device__ inline void few_choose(int * ids, const block_scores & from, const int position, const int query, const int rank, uint64_t * candidates) {
     __shared__ choice<few_threads> team;
     choose_blocks<few_threads>(from.select, from.scores + query*from.stride, position, team, candidates, [&](const int place, const int id) {
         ids[place] = id;
@@ -762,7 +762,7 @@ __device__ __forceinline__ void few_part(const few_rows<type> & rows, char * raw
 
 template <msa_type type, few_way way>
 __global__ __launch_bounds__(few_threads, 2)
-void attend_few(const msa_attend_args args, const few_scores from, const few_parts parts) {
+void attend_few(const msa_attend_args args, const block_scores from, const few_parts parts) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // clusters; older devices attend to few tokens as to many
     using layout = few_layout<type>;
     extern __shared__ __align__(1024) char raw[];
@@ -817,7 +817,7 @@ void attend_few(const msa_attend_args args, const few_scores from, const few_par
 constexpr size_t few_alone_bytes = 104*1024;
 
 template <msa_type type, few_way way>
-static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
+static cudaError_t launch_few(const msa_attend_args & args, const block_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
     static_assert(most_candidates<few_threads>(msa_most_blocks)*sizeof(uint64_t) <= few_warps*few_layout<type>::bytes, "candidates lie where values will");
     static_assert(few_warps*few_layout<type>::bytes + msa_rows*few_query_stride*sizeof(float) + sizeof(few_sums) + sizeof(choice<few_threads>)
         + msa_top*sizeof(int) <= least_shared);
@@ -829,7 +829,7 @@ static cudaError_t launch_few(const msa_attend_args & args, const few_scores & f
 }
 
 template <few_way way>
-static cudaError_t launch_few(const msa_attend_args & args, const few_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
+static cudaError_t launch_few(const msa_attend_args & args, const block_scores & from, const few_parts & parts, const begins when, cudaStream_t stream) {
     switch (args.key.type) {
         case msa_type::f16:  return launch_few<msa_type::f16,  way>(args, from, parts, when, stream);
         case msa_type::bf16: return launch_few<msa_type::bf16, way>(args, from, parts, when, stream);
@@ -854,7 +854,7 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
 }
 
 // from: nullptr if ids are chosen already.
-static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, const few_scores * from, cudaStream_t stream) {
+static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, const block_scores * from, cudaStream_t stream) {
     const dim3 by_warp((n_query(args) + prepare_warps - 1)/prepare_warps);
     return in_turn(
         [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
@@ -947,14 +947,14 @@ size_t msa_select_attend_scratch_bytes(const msa_select_args & select, const msa
 }
 
 cudaError_t msa_select_attend(const msa_select_args & select, const msa_attend_args & attend, void * scratch, cudaStream_t stream) {
-    const msa::few_scores from = {select, static_cast<const float *>(scratch), msa::score_stride(select)};
+    const msa::block_scores from = {select, static_cast<const float *>(scratch), msa::score_stride(select)};
     const msa::begins when = msa::walks(select) ? msa::begins::beside_last : msa::begins::after_last; // beside score_few it was slower
     switch (msa::together_as(select, attend)) {
         case msa::together::in_turn:
             return msa::in_turn([&] { return msa_select(select, scratch, stream); }, [&] { return msa_attend(attend, scratch, stream); });
         case msa::together::preparing: {
             const msa::attend_plan plan = msa::plan_at(attend, static_cast<char *>(scratch));
-            const msa::few_scores there = {select, reinterpret_cast<const float *>(plan.partial), msa::score_stride(select)};
+            const msa::block_scores there = {select, reinterpret_cast<const float *>(plan.partial), msa::score_stride(select)};
             return msa::in_turn([&] { return msa::score_blocks(select, plan.partial, stream); },
                 [&] { return msa::launch_many(attend, plan, &there, stream); });
         }
