@@ -140,11 +140,16 @@ static decoder decoder_of(const msa_type type) {
 // ---------------------------------------------------------------------------------------------------------------
 // check
 
+constexpr int without_map = -1; // every position in the cell of its number
+
 struct shape {
     int n_token, n_pos, n_stream;
     bool holes;      // a tenth of the map, and one whole block, have no cell
     int n_top = 16, n_local = 1, n_init = 0;
-    int map_shift = 0; // with 7 the cells of a block follow each other, and holes are whole blocks
+    int map_shift = 0; // with 7 the cells of a block follow each other, and holes are whole blocks; without_map: no map, no holes
+
+    bool has_map() const { return map_shift != without_map; }
+    int  step()    const { return has_map() ? 1 << map_shift : 1; } // positions of an entry
 };
 
 struct problem {
@@ -185,7 +190,7 @@ static problem make_problem(const shape & what, const msa_type index_type, const
     std::mt19937 rng(seed);
     problem p;
     p.what   = what;
-    const int step  = 1 << what.map_shift;
+    const int step  = what.step();
     const int n_map = (what.n_pos + step - 1)/step;
     p.n_pos  = n_map*step;
     p.n_cell = p.n_pos + 37;
@@ -193,9 +198,11 @@ static problem make_problem(const shape & what, const msa_type index_type, const
     for (int s = 0; s < what.n_stream; ++s) {
         std::vector<int32_t> runs(n_map);
         for (int i = 0; i < n_map; ++i) {
-            runs[i] = i*step + (what.map_shift ? 5 : 0);
+            runs[i] = i*step + (what.map_shift > 0 ? 5 : 0);
         }
-        std::shuffle(runs.begin(), runs.end(), rng);
+        if (what.has_map()) {
+            std::shuffle(runs.begin(), runs.end(), rng);
+        }
         const int last = what.n_pos - s*17; // streams of different lengths
         for (int t = 0; t < what.n_token; ++t) {
             p.position.push_back(std::max(0, last - what.n_token + t));
@@ -248,7 +255,7 @@ static reference_view view_of(const problem & p, const msa_type index_type, cons
     return {{p.index_key.data(), 0, index_row, index_row*p.n_cell, decoder_of(index_type)},
         {p.key.data(),   row, row*n_group, row*n_group*p.n_cell, decoder_of(type)},
         {p.value.data(), row, row*n_group, row*n_group*p.n_cell, decoder_of(type)},
-        {p.cell.data(), p.position.data(), 1 << p.what.map_shift, p.n_pos, p.what.n_token}};
+        {p.what.has_map() ? p.cell.data() : nullptr, p.position.data(), p.what.step(), p.n_pos, p.what.n_token}};
 }
 
 // The largest |out - reference| / |reference| of the heads of (token, group) q, which attends to these blocks.
@@ -344,7 +351,7 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
     cudaMemset(ids.data, 0x7f, n_query*what.n_top*sizeof(int32_t));
     cudaMemset(out.data, 0xff, n_query*msa_rows*msa_dim*sizeof(float)); // NaN
 
-    const msa_positions pos = {cell.data, position.data, what.map_shift, p.n_pos, what.n_token, what.n_stream};
+    const msa_positions pos = {what.has_map() ? cell.data : nullptr, position.data, what.has_map() ? what.map_shift : 0, p.n_pos, what.n_token, what.n_stream};
     const int64_t index_row = row_bytes(index_type), row = row_bytes(type);
     const msa_select_args select = {index_query.data, {index_key.data, index_type, 0, index_row, index_row*p.n_cell}, pos,
         n_group, what.n_top, what.n_local, what.n_init, ids.data};
@@ -371,7 +378,7 @@ static bool check_one(const shape & what, const msa_type index_type, const msa_t
     // Both sides of the quantised types round to f16 here: queries (2^-12 relative), rows, and probabilities.
     const bool good = same && v.wrong_rows == 0 && std::max(v.error, dense_error) < (type == msa_type::f16 ? 2e-3 : 4e-3);
     printf("%s T=%-4d n=%-6d streams=%d holes=%d top=%-2d local=%d init=%d step=%d index=%-4s kv=%-4s wrong=%d near_ties=%d fused=%s error=%.2e dense=%.2e\n", good ? "ok  " : "FAIL",
-        what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init, 1 << what.map_shift,
+        what.n_token, what.n_pos, what.n_stream, what.holes, what.n_top, what.n_local, what.n_init, what.has_map() ? what.step() : 0,
         name_of(index_type), name_of(type), v.wrong_rows, v.near_ties, same ? "same" : "DIFFERS", v.error, dense_error);
     fflush(stdout);
     return good;
@@ -382,6 +389,7 @@ static int check(const bool small, const unsigned part, const unsigned n_part) {
         {1, 1, 1, false}, {1, 130, 1, false}, {1, 4500, 1, true}, {2, 1000, 2, true}, {7, 5001, 1, true}, {16, 4096, 2, false},
         {64, 3000, 1, true}, {64, 2900, 2, true}, {1, 5000, 1, true, 8, 2, 1},
         {1, 4500, 1, true, 16, 1, 0, 7}, {64, 2900, 2, true, 16, 1, 0, 7}, {257, 900, 1, true}, // 1,028 rows
+        {1, 4500, 1, false, 16, 1, 0, without_map}, {64, 2900, 2, false, 16, 1, 0, without_map},
     };
     if (!small) {
         shapes.insert(shapes.end(), {{1, 70000, 1, false}, {8, 40000, 2, true}, {33, 600, 1, false}, {513, 9001, 1, true}, {513, 513, 1, false},

@@ -30,6 +30,7 @@ void msa_cells::count(const llama_pos position, const int32_t cell) {
     if (r.present == 0) {
         r.first = first;
         ++n_partial;
+        n_moved += is_moved(position/block);
     }
     // Within a block positions come in order, from the first one on.
     if (!r.broken && (r.first != first || first < 0 || r.present != position%block)) {
@@ -52,6 +53,7 @@ void msa_cells::cut(const llama_pos p0) {
         if (r.present == 0) {
             --n_partial;
             n_broken -= r.broken;
+            n_moved  -= is_moved(position/block);
             r = {};
         }
     }
@@ -88,6 +90,7 @@ void msa_cells::count_block(const int64_t b) {
     if (full) {
         runs[b] = {cells[0], block, false};
         n_present += block;
+        n_moved   += is_moved(b);
         return;
     }
     for (int32_t i = 0; i < block; ++i) {
@@ -114,6 +117,10 @@ bool msa_cells::in_runs(const int64_t n_cell) const {
     const run & last = runs.back();
     const bool partial = last.present > 0 && last.present < block;
     return n_partial == partial && (!partial || last.first + block <= n_cell);
+}
+
+bool msa_cells::in_order() const {
+    return n_broken == 0 && n_moved == 0 && !runs.empty() && n_present == (int64_t) (runs.size() - 1)*block + runs.back().present;
 }
 
 void msa_cells::write(int32_t * out, const int64_t n_entry, const int64_t step) const {

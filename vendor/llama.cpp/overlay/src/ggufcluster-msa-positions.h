@@ -32,6 +32,9 @@ public:
     // the last one is full or empty, and the last one has room in n_cell cells.
     bool in_runs(int64_t n_cell) const;
 
+    // Whether every position lies in the cell of its number, and none is missing.
+    bool in_order() const;
+
     // Entry i is the cell of position i*step, -1 if it has none. A step of `block` needs in_runs.
     void write(int32_t * out, int64_t n_entry, int64_t step) const;
 
@@ -42,6 +45,7 @@ private:
         bool    broken  = false;
     };
 
+    bool is_moved(int64_t b) const { return runs[b].first != b*block; }
     void add(llama_pos position, int32_t cell);
     void count(llama_pos position, int32_t cell); // a position that is in cell_of now, but not yet in its run
     void count_block(int64_t b);
@@ -52,6 +56,7 @@ private:
     int64_t n_present = 0;
     int64_t n_partial = 0;        // blocks neither full nor empty
     int64_t n_broken  = 0;
+    int64_t n_moved   = 0;        // blocks that do not begin in the cell of their first position
     bool    known     = false;
 };
 

@@ -5,6 +5,7 @@
 #include "llama-kv-cache-msa.h"
 #include "llama-model.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
@@ -116,17 +117,22 @@ static void log_once(const bool native) {
     }
 }
 
-// Brings the cache's map of positions up to date; whether all streams of the ubatch allow an entry a block.
-static bool in_runs(const llama_kv_cache_msa_context & context, const llama_ubatch & ubatch, const int64_t n_stream) {
+// Brings the cache's map of positions up to date; how many positions may share an entry in all streams of the ubatch.
+// 0: none needs one.
+static int32_t entry_step(const llama_kv_cache_msa_context & context, const llama_ubatch & ubatch, const int64_t n_stream, const int32_t block) {
     llama_kv_cache_msa & cache = *context.get_cache();
     cache.positions.update(*cache.get_base(), *context.get_base(), ubatch);
+    bool in_order = true, in_runs = block == msa_cells::block;
     for (int64_t s = 0; s < n_stream; ++s) {
-        const llama_seq_id sequence = ubatch.seq_id[s*(ubatch.n_tokens/n_stream)][0];
-        if (!cache.positions.of(sequence).in_runs(cache.get_base()->get_size())) {
-            return false;
-        }
+        const msa_cells & cells = cache.positions.of(ubatch.seq_id[s*(ubatch.n_tokens/n_stream)][0]);
+        in_order = in_order && cells.in_order();
+        in_runs  = in_runs && cells.in_runs(cache.get_base()->get_size());
     }
-    return true;
+    return in_order ? 0 : in_runs ? block : 1;
+}
+
+static int64_t padded_positions(const llama_kv_cache_msa_context & context, const ggml_msa_params & params) {
+    return GGML_PAD((int64_t) context.get_n_pos(), (int64_t) params.block);
 }
 
 // Graphs that only reserve memory come with an ubatch in no cells, all of it at position 0.
@@ -152,21 +158,25 @@ msa_native * msa_native::begin(const llm_graph_context & graph, const llama_mode
     log_once(true);
     share_cells(caches);
 
-    const int64_t n_cell = context->get_base()->get_n_kv();
-    int64_t n_pos = n_cell; // of a graph that only reserves memory: the most there can be
-    if (!is_reservation(graph.ubatch, n_stream)) {
-        n_pos = GGML_PAD((int64_t) context->get_n_pos(), (int64_t) params.block);
-        params.step = params.block == msa_cells::block && in_runs(*context, graph.ubatch, n_stream) ? params.block : 1;
-    }
     auto input = std::make_unique<msa_native>();
+    int64_t n_pos = GGML_PAD((int64_t) context->get_base()->get_n_kv(), (int64_t) params.block); // the most there can be
+    if (!is_reservation(graph.ubatch, n_stream)) {
+        n_pos = padded_positions(*context, params);
+        input->step = entry_step(*context, graph.ubatch, n_stream, params.block);
+        params.step = std::max(input->step, 1);
+    }
     input->context   = context;
     input->params    = params;
+    input->n_pos     = n_pos;
+    input->n_stream  = n_stream;
     input->to_all    = leading_layers_wanted() && is_native(false, graph, model, *context, params);
     input->selects   = is_reservation(graph.ubatch, n_stream) || n_pos > (int64_t) params.n_top*params.block
         || !selects_only_if_needed();
     input->pos_query = positions;
-    input->pos_map   = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, GGML_PAD(n_pos, (int64_t) params.block)/params.step, n_stream);
-    ggml_set_input(input->pos_map);
+    if (input->step > 0) {
+        input->pos_map = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_I32, n_pos/params.step, n_stream);
+        ggml_set_input(input->pos_map);
+    }
     return static_cast<msa_native *>(graph.res->add_input(std::move(input)));
 }
 
@@ -200,8 +210,10 @@ ggml_tensor * msa_native::attend_to_all(const llm_graph_context & graph, const l
 }
 
 void msa_native::set_input(const llama_ubatch * ubatch) {
-    const int64_t n_entry  = pos_map->ne[0];
-    const int64_t n_stream = pos_map->ne[1];
+    if (pos_map == nullptr) {
+        return;
+    }
+    const int64_t n_entry = pos_map->ne[0];
     std::vector<int32_t> map(n_entry*n_stream);
     for (int64_t s = 0; s < n_stream; ++s) {
         const llama_seq_id sequence = ubatch->seq_id[s*(ubatch->n_tokens/n_stream)][0];
@@ -212,11 +224,9 @@ void msa_native::set_input(const llama_ubatch * ubatch) {
 
 bool msa_native::can_reuse(const llm_graph_params & graph) {
     context = static_cast<const llama_kv_cache_msa_context *>(graph.mctx);
-    const int64_t n_stream = graph.cparams.kv_unified ? 1 : graph.ubatch.n_seqs_unq;
-    const int64_t n_pos    = GGML_PAD((int64_t) context->get_n_pos(), (int64_t) params.block);
-    const int64_t step     = params.block == msa_cells::block && in_runs(*context, graph.ubatch, n_stream) ? params.block : 1;
-    return params.step == step && pos_map->ne[0]*step == n_pos && pos_map->ne[1] == n_stream
-        && pos_query->ne[0] == (int64_t) graph.ubatch.n_tokens;
+    const int64_t streams = graph.cparams.kv_unified ? 1 : graph.ubatch.n_seqs_unq;
+    return entry_step(*context, graph.ubatch, streams, params.block) == step && padded_positions(*context, params) == n_pos
+        && streams == n_stream && pos_query->ne[0] == (int64_t) graph.ubatch.n_tokens;
 }
 
 } // namespace ggufcluster

@@ -47,9 +47,12 @@ public:
 
 private:
     const llama_kv_cache_msa_context * context = nullptr;
-    ggml_tensor * pos_map   = nullptr; // I32 [n_pos/step, n_stream]
+    ggml_tensor * pos_map   = nullptr; // I32 [n_pos/step, n_stream]; none if every position is in the cell of its number
     ggml_tensor * pos_query = nullptr; // I32 [T]
     ggml_msa_params params  = {};
+    int32_t step     = 1; // positions of an entry of pos_map, 0 without it
+    int64_t n_pos    = 0;
+    int64_t n_stream = 0;
     bool to_all  = false;
     bool selects = true; // false while all blocks there are would be chosen
 };

@@ -9,7 +9,7 @@ struct msa_case {
     int64_t n_token; // a stream
     int64_t n_pos;   // of the longest stream
     int64_t n_stream = 1;
-    int64_t step     = 1;
+    int64_t step     = 1;    // 0: no map, positions are in the cells of their numbers
     bool    holes    = false;
     int32_t n_top    = 16;
     int32_t n_local  = 1;
@@ -20,11 +20,11 @@ struct msa_case {
     static constexpr int64_t n_group = 4;
     static constexpr int64_t n_head  = 64;
 
-    int64_t n_entry() const { return (n_pos + step - 1)/step; }
-    int64_t n_cell()  const { return n_entry()*step + 37; }
+    int64_t n_entry() const { return step == 0 ? 0 : (n_pos + step - 1)/step; }
+    int64_t n_cell()  const { return std::max(n_entry()*step, n_pos) + 37; }
     int64_t length(const int64_t stream) const { return std::max(n_pos - 17*stream, n_token); }
 
-    ggml_msa_params params() const { return { (int32_t) block, (int32_t) step, n_top, n_local, n_init, 0.088f }; }
+    ggml_msa_params params() const { return { (int32_t) block, (int32_t) std::max<int64_t>(step, 1), n_top, n_local, n_init, 0.088f }; }
 };
 
 template <typename T> static void msa_set(ggml_tensor * t, const std::vector<T> & data) {
@@ -112,7 +112,9 @@ struct test_msa : public test_case {
         return t;
     }
 
-    ggml_tensor * new_map(ggml_context * ctx)   { return named(ggml_new_tensor_2d(ctx, GGML_TYPE_I32, c.n_entry(), c.n_stream), "map"); }
+    ggml_tensor * new_map(ggml_context * ctx) {
+        return c.step == 0 ? nullptr : named(ggml_new_tensor_2d(ctx, GGML_TYPE_I32, c.n_entry(), c.n_stream), "map");
+    }
     ggml_tensor * new_place(ggml_context * ctx) { return named(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, c.n_token*c.n_stream), "place"); }
     ggml_tensor * new_cache(ggml_context * ctx, const int64_t n_head, const char * name) {
         return named(ggml_new_tensor_4d(ctx, type, c.dim, n_head, c.n_cell(), c.n_stream), name);
@@ -195,10 +197,11 @@ static void add_msa_cases(std::vector<std::unique_ptr<test_case>> & cases) {
     const std::vector<msa_case> shapes = {
         {1, 1}, {1, 130}, {1, 5000, 1, 1, true}, {2, 1000, 2, 1, true}, {7, 2300, 1, 1, true}, {64, 3000, 2, 1, true},
         {513, 2900, 1, 1, true}, {1, 5000, 1, 128, true}, {64, 2900, 2, 128, true}, {7, 4000, 1, 1, true, 8, 2, 1},
+        {1, 5000, 1, 0}, {2, 1000, 2, 0}, {64, 2900, 2, 0}, {513, 2900, 1, 0},
     };
     const std::vector<msa_case> pairs = {
         {1, 5000, 1, 1, true}, {1, 5000, 1, 128}, {1, 3000, 2, 1, true}, {3, 2300, 1, 1, true, 8, 2, 1}, {8, 3000, 1, 128, true}, {16, 2600, 2, 1, true},
-        {64, 2900, 1, 1, true}, {257, 900, 1, 1, true, 4},
+        {64, 2900, 1, 1, true}, {257, 900, 1, 1, true, 4}, {1, 5000, 1, 0}, {8, 3000, 1, 0}, {257, 900, 1, 0, false, 4},
     };
     for (const msa_case & c : pairs) {
         for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {

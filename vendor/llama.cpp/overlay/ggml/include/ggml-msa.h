@@ -6,6 +6,7 @@
 //
 //   pos_map   I32 [n_pos/step, n_stream]  cell of the first of `step` consecutive positions, the others in the cells after
 //                                         it; -1 where they have none. Rows named here must be finite.
+//                                         NULL: every position is in the cell of its number, as far as there are cells
 //   pos_query I32 [n_token*n_stream]      position of every token, stream after stream
 //
 // Both must be inputs of the graph or constants.

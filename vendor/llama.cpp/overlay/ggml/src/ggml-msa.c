@@ -4,9 +4,12 @@
 
 #include <string.h>
 
-static bool is_map(const struct ggml_tensor * map, const struct ggml_tensor * query, const int64_t n_token, const int64_t n_stream) {
-    return map->type == GGML_TYPE_I32 && ggml_is_contiguous(map) && map->ne[1] == n_stream && map->ne[2] == 1 && map->ne[3] == 1
-        && query->type == GGML_TYPE_I32 && ggml_is_contiguous(query) && ggml_nelements(query) == n_token;
+static bool is_map(const struct ggml_tensor * map, const int64_t n_stream) {
+    return map == NULL || (map->type == GGML_TYPE_I32 && ggml_is_contiguous(map) && map->ne[1] == n_stream && map->ne[2] == 1 && map->ne[3] == 1);
+}
+
+static bool is_place(const struct ggml_tensor * query, const int64_t n_token) {
+    return query->type == GGML_TYPE_I32 && ggml_is_contiguous(query) && ggml_nelements(query) == n_token;
 }
 
 static bool is_sound(const struct ggml_msa_params p) {
@@ -21,7 +24,7 @@ struct ggml_tensor * ggml_msa_select(
     GGML_ASSERT(query->type == GGML_TYPE_F32 && ggml_is_contiguous(query) && query->ne[3] == 1);
     GGML_ASSERT(key->ne[0] == query->ne[0] && key->ne[1] == 1);
     GGML_ASSERT(query->ne[2]%key->ne[3] == 0);
-    GGML_ASSERT(is_map(pos_map, pos_query, query->ne[2], key->ne[3]));
+    GGML_ASSERT(is_map(pos_map, key->ne[3]) && is_place(pos_query, query->ne[2]));
 
     struct ggml_tensor * result = ggml_new_tensor_3d(ctx, GGML_TYPE_I32, params.n_top, query->ne[1], query->ne[2]);
     ggml_set_op_params(result, &params, sizeof(params));
@@ -42,7 +45,7 @@ struct ggml_tensor * ggml_msa_attend(
     GGML_ASSERT(query->ne[1]%key->ne[1] == 0 && query->ne[2]%key->ne[3] == 0);
     GGML_ASSERT(ids == NULL || (ids->type == GGML_TYPE_I32 && ggml_is_contiguous(ids) && ids->ne[0] == params.n_top
         && ids->ne[1] == key->ne[1] && ids->ne[2] == query->ne[2] && ids->ne[3] == 1));
-    GGML_ASSERT(is_map(pos_map, pos_query, query->ne[2], key->ne[3]));
+    GGML_ASSERT(is_map(pos_map, key->ne[3]) && is_place(pos_query, query->ne[2]));
 
     struct ggml_tensor * result = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, query->ne[0], query->ne[1], query->ne[2]);
     ggml_set_op_params(result, &params, sizeof(params));
@@ -76,7 +79,8 @@ bool ggml_msa_has_kernel(const struct ggml_tensor * op) {
     const bool common = p.block == 128 && p.n_top <= 16 && query->ne[0] == 128 && has_aligned_rows(key);
     if (op->op == GGML_OP_MSA_SELECT) {
         // Four bits lose the order of index scores, and index keys are not rotated against outliers as K is.
-        return common && op->src[2]->ne[0]*p.step <= (int64_t) GGML_MSA_KERNEL_BLOCKS*p.block && query->ne[1] <= 64 && (type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0);
+        const int64_t n_pos = op->src[2] ? op->src[2]->ne[0]*p.step : key->ne[2];
+        return common && n_pos <= (int64_t) GGML_MSA_KERNEL_BLOCKS*p.block && query->ne[1] <= 64 && (type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0);
     }
     const struct ggml_tensor * value = op->src[2];
     return common && query->ne[1] == 16*key->ne[1] && type == value->type && has_aligned_rows(value)

@@ -30,7 +30,7 @@ struct cache {               // rows (group, cell, stream) of dim elements
 };
 
 struct positions {
-    const int32_t * map;     // [n_stream][n_pos/map_step], -1 where positions have no cell
+    const int32_t * map;     // [n_stream][n_pos/map_step], -1 where positions have no cell; nullptr: cells of their numbers
     const int32_t * query;   // [n_stream][n_token]
     int64_t         map_step;
     int64_t         n_pos;
@@ -42,6 +42,9 @@ struct positions {
     int32_t visible_cell(const int64_t stream, const int64_t position, const int64_t until) const {
         if (position > until || position >= n_pos) {
             return -1;
+        }
+        if (map == nullptr) {
+            return (int32_t) position;
         }
         const int32_t first = map[stream*(n_pos/map_step) + position/map_step];
         return first < 0 ? -1 : first + (int32_t) (position%map_step);

@@ -21,15 +21,15 @@ msa_reference::cache view(const ggml_tensor * cache) {
     return {static_cast<const char *>(cache->data), cache->nb[1], cache->nb[2], cache->nb[3], to_float};
 }
 
-msa_reference::positions positions(const ggml_tensor * map, const ggml_tensor * query, const int64_t step) {
-    return {static_cast<const int32_t *>(map->data), static_cast<const int32_t *>(query->data), step, map->ne[0]*step,
-        ggml_nelements(query)/map->ne[1]};
+msa_reference::positions positions(const ggml_tensor * map, const ggml_tensor * query, const ggml_tensor * key, const int64_t step) {
+    return {map ? static_cast<const int32_t *>(map->data) : nullptr, static_cast<const int32_t *>(query->data), step,
+        map ? map->ne[0]*step : key->ne[2], ggml_nelements(query)/key->ne[3]};
 }
 
 void select(const ggml_tensor * dst, const int64_t row) {
     const ggml_msa_params p = ggml_msa_params_of(dst);
     const ggml_tensor * query = dst->src[0];
-    const msa_reference::positions pos = positions(dst->src[2], dst->src[3], p.step);
+    const msa_reference::positions pos = positions(dst->src[2], dst->src[3], dst->src[1], p.step);
     const msa_reference::selection how = {query->ne[0], p.block, p.n_top, p.n_local, p.n_init};
     const int64_t token = row/query->ne[1];
     const auto scores = block_scores(static_cast<const float *>(query->data) + row*query->ne[0], view(dst->src[1]), pos, how,
@@ -41,7 +41,7 @@ void attend(const ggml_tensor * dst, const int64_t row) {
     const ggml_msa_params p = ggml_msa_params_of(dst);
     const ggml_tensor * query = dst->src[0];
     const ggml_tensor * key   = dst->src[1];
-    const msa_reference::positions pos = positions(dst->src[4], dst->src[5], p.step);
+    const msa_reference::positions pos = positions(dst->src[4], dst->src[5], key, p.step);
     const msa_reference::selection how = {query->ne[0], p.block, p.n_top, p.n_local, p.n_init};
     const int64_t token = row/query->ne[1];
     const int64_t group = row%query->ne[1]/(query->ne[1]/key->ne[1]);

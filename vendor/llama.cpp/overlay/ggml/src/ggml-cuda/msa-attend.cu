@@ -712,7 +712,7 @@ static_assert(msa_rows*few_query_stride*sizeof(float) >= few_cluster*2*warp_size
 
 // Brings the map near before it is known which entries are wanted: one load a line, as far as a thread each reaches.
 __device__ inline void touch_map(const msa_positions & pos, const int stream) {
-    const int n  = pos.n_pos >> pos.map_shift;
+    const int n  = pos.map == nullptr ? 0 : pos.n_pos >> pos.map_shift;
     const int at = threadIdx.x*32;
     if (at < n) {
         [[maybe_unused]] int entry;

@@ -9,7 +9,8 @@
 //              or of all blocks (dense), for the layers that select nothing
 //
 // A map says in which cell of the caches a position lives, one entry for every 1 << map_shift consecutive positions: the
-// cell of the first, the others follow it; -1 where they are nowhere. A cache without holes needs an entry a block.
+// cell of the first, the others follow it; -1 where they are nowhere. A cache without holes needs an entry a block, and no
+// map at all if every position lies in the cell of its number.
 // Position p is visible to token t when it has a cell and p <= query[t]. A row that the map names is read even if no
 // token sees it, and must be finite. Nothing here has the length of context times tokens.
 //
@@ -39,7 +40,7 @@ struct msa_cache {           // element (d, group, cell, stream), rows of msa_di
 };
 
 struct msa_positions {
-    const int32_t * map;     // [stream][n_pos >> map_shift]
+    const int32_t * map;     // [stream][n_pos >> map_shift]; nullptr: cells of their numbers
     const int32_t * query;   // [stream][n_token], position of every token
     int             map_shift;
     int             n_pos;   // a multiple of 1 << map_shift

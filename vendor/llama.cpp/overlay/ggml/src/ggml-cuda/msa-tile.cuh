@@ -445,6 +445,9 @@ __device__ inline int cell_of(const msa_positions & pos, const int stream, const
     if (position >= pos.n_pos) {
         return -1;
     }
+    if (pos.map == nullptr) {
+        return position;
+    }
     const int first = pos.map[(int64_t) stream*(pos.n_pos >> pos.map_shift) + (position >> pos.map_shift)];
     return first < 0 ? -1 : first + (position & ((1 << pos.map_shift) - 1));
 }

@@ -24,26 +24,29 @@ static msa_cache cache_of(const ggml_tensor * cache) {
     return {(const char *) cache->data, type_of(cache), (int64_t) cache->nb[1], (int64_t) cache->nb[2], (int64_t) cache->nb[3]};
 }
 
-static msa_positions positions_of(const ggml_tensor * map, const ggml_tensor * query, const int step) {
+static msa_positions positions_of(const ggml_tensor * map, const ggml_tensor * query, const ggml_tensor * key, const int step) {
+    const int n_stream = (int) key->ne[3];
+    const int n_token  = (int) (ggml_nelements(query)/n_stream);
+    if (map == nullptr) {
+        return {nullptr, (const int32_t *) query->data, 0, (int) key->ne[2], n_token, n_stream};
+    }
     int shift = 0;
     while (1 << shift < step) {
         ++shift;
     }
-    const int n_stream = (int) map->ne[1];
-    return {(const int32_t *) map->data, (const int32_t *) query->data, shift, (int) map->ne[0]*step,
-        (int) (ggml_nelements(query)/n_stream), n_stream};
+    return {(const int32_t *) map->data, (const int32_t *) query->data, shift, (int) map->ne[0]*step, n_token, n_stream};
 }
 
 static msa_select_args select_args(const ggml_tensor * dst) {
     const ggml_msa_params p = ggml_msa_params_of(dst);
-    return {(const float *) dst->src[0]->data, cache_of(dst->src[1]), positions_of(dst->src[2], dst->src[3], p.step),
+    return {(const float *) dst->src[0]->data, cache_of(dst->src[1]), positions_of(dst->src[2], dst->src[3], dst->src[1], p.step),
         (int) dst->ne[1], p.n_top, p.n_local, p.n_init, (int32_t *) dst->data};
 }
 
 static msa_attend_args attend_args(const ggml_tensor * dst) {
     const ggml_msa_params p = ggml_msa_params_of(dst);
     return {(const float *) dst->src[0]->data, cache_of(dst->src[1]), cache_of(dst->src[2]),
-        positions_of(dst->src[4], dst->src[5], p.step), dst->src[3] ? (const int32_t *) dst->src[3]->data : nullptr,
+        positions_of(dst->src[4], dst->src[5], dst->src[1], p.step), dst->src[3] ? (const int32_t *) dst->src[3]->data : nullptr,
         (int) dst->src[1]->ne[1], p.n_top, p.scale, (float *) dst->data};
 }
 
