@@ -6,8 +6,8 @@
 //   attend_many  works on (token, group, block) "pairs" sorted by block, so that a block is read once for up to
 //                chunk_pairs tokens; a prefill that reads every block once a token is bound by L2 at a quarter of the
 //                tensor cores' rate. A pair yields a normalised partial output of 16 heads x 128 in f16 and the base-2
-//                logarithm of its softmax sum; combine weighs the pairs of a token. Bound by the tensor cores and by
-//                the 8 KiB a pair of query read and output written.
+//                logarithm of its softmax sum; the pairs of a token are weighed once all are there, by CTAs between
+//                chunks. Bound by what L2 delivers: 4 KiB a pair of query, as much of output, and that again.
 //
 // Queries (f16) and partial outputs of attend_many are stored in fragment order (msa-tile.cuh), 16 bytes a lane, so that
 // both move between global memory and the operand registers of one and the same thread.
@@ -28,8 +28,15 @@ namespace msa {
 constexpr int chunk_pairs     = 64;               // most pairs that share one load of a block
 constexpr int many_threads    = 256;
 
+// A slice is some tokens of a stream for one group. Its chunks come before those of the next slice, and its partial outputs are
+// combined beside the chunks of that one.
+struct slicing {
+    int n_slice; // of a (stream, group)
+    int n_token; // of a slice; a stream's last may have fewer
+};
+
 struct chunk {
-    int block;  // flat: (stream*n_group + group)*n_block + block
+    int block;  // flat: slice*n_block + block
     int first;  // of its pairs in the sorted list
     int count;
 };
@@ -39,8 +46,12 @@ struct attend_plan {
     half  * query;      // [token][group] fragments
     half  * partial;    // [token][group][n_top] fragments
     float * log_sum;    // [token][group][n_top][msa_rows]
-    int   * count;      // [stream][group][block] pairs
-    int   * first;      // of a block's pairs in the list
+    slicing cut;
+    int   * count;      // [slice][block] pairs
+    int   * n_done;     // [slice] chunks
+    int   * n_taken;    // chunks, and jobs of combining
+    int   * first;      // [slice][block] of its pairs in the list
+    int   * end;        // [slice] of its chunks
     int   * rank;       // [pair] within its block
     int   * list;       // pairs sorted by block
     chunk * chunks;
@@ -48,8 +59,27 @@ struct attend_plan {
     size_t  bytes;
 };
 
-__host__ __device__ static int n_bucket(const msa_attend_args & args) {
-    return args.pos.n_stream*args.n_group*args.pos.n_block();
+// Slices whose partial outputs fit half of L2 are combined from there, as long as a block has a full chunk's pairs of each:
+// with less it is read too often.
+static slicing slicing_of(const msa_attend_args & args) {
+    const int64_t n_pair  = (int64_t) args.pos.n_token*args.n_top; // of a (stream, group)
+    const int64_t by_l2   = n_pair*fragment_halves*(int64_t) sizeof(half)/(current_device().l2_bytes/2) + 1;
+    const int64_t by_size = n_pair/((int64_t) chunk_pairs*args.pos.n_block());
+    const int n_token = (int) (args.pos.n_token/std::max<int64_t>(1, std::min(by_l2, by_size)));
+    return {(args.pos.n_token + n_token - 1)/n_token, n_token};
+}
+
+__host__ __device__ static int n_slice(const msa_attend_args & args, const slicing & cut) {
+    return args.pos.n_stream*args.n_group*cut.n_slice;
+}
+
+__host__ __device__ static int n_bucket(const msa_attend_args & args, const slicing & cut) {
+    return n_slice(args, cut)*args.pos.n_block();
+}
+
+// What begins at zero: count, n_done and n_taken follow each other.
+static int n_counter(const msa_attend_args & args, const slicing & cut) {
+    return n_bucket(args, cut) + n_slice(args, cut) + 2;
 }
 
 static attend_plan plan_at(const msa_attend_args & args, char * base) {
@@ -60,14 +90,18 @@ static attend_plan plan_at(const msa_attend_args & args, char * base) {
     };
     if (msa_attend_launch(args) == msa_launch::many_tokens) {
         const size_t n_pair = (size_t) n_query(args)*args.n_top;
+        plan.cut = slicing_of(args);
         take(plan.query,   (size_t) n_query(args)*fragment_halves);
         take(plan.partial, n_pair*fragment_halves);
         take(plan.log_sum, n_pair*msa_rows);
-        take(plan.count,   n_bucket(args));
-        take(plan.first,   n_bucket(args));
+        take(plan.count,   n_counter(args, plan.cut));
+        plan.n_done  = plan.count  + n_bucket(args, plan.cut);
+        plan.n_taken = plan.n_done + n_slice(args, plan.cut);
+        take(plan.first,   n_bucket(args, plan.cut));
+        take(plan.end,     n_slice(args, plan.cut));
         take(plan.rank,    n_pair);
         take(plan.list,    n_pair);
-        take(plan.chunks,  n_pair/chunk_pairs + n_bucket(args));
+        take(plan.chunks,  n_pair/chunk_pairs + n_bucket(args, plan.cut));
         take(plan.n_chunk, 1);
     }
     return plan;
@@ -76,14 +110,16 @@ static attend_plan plan_at(const msa_attend_args & args, char * base) {
 // ---------------------------------------------------------------------------------------------------------------
 // many tokens: sort the pairs by block
 
-__device__ static int bucket_of(const msa_attend_args & args, const int query, const int block) {
+__device__ static int bucket_of(const msa_attend_args & args, const attend_plan & plan, const int query, const int block) {
     const int stream = query/(args.pos.n_token*args.n_group);
-    return (stream*args.n_group + query%args.n_group)*args.pos.n_block() + block;
+    const int token  = query/args.n_group%args.pos.n_token;
+    const int slice  = (stream*args.n_group + query%args.n_group)*plan.cut.n_slice + token/plan.cut.n_token;
+    return slice*args.pos.n_block() + block;
 }
 
 // A pair into the histogram.
 __device__ static void count_pair(const msa_attend_args & args, const attend_plan & plan, const int query, const int place, const int block) {
-    plan.rank[query*args.n_top + place] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, query, block), 1);
+    plan.rank[query*args.n_top + place] = block < 0 ? -1 : atomicAdd(plan.count + bucket_of(args, plan, query, block), 1);
 }
 
 // The warp's queries of a (token, group) to f16 in fragment order.
@@ -169,9 +205,9 @@ void scan(const msa_attend_args args, const attend_plan plan) {
     const int warp = threadIdx.x/warp_size;
     const int lane = threadIdx.x%warp_size;
     int2 done = make_int2(0, 0); // pairs and chunks before this round
-    for (int base = 0; base < n_bucket(args); base += scan_threads) {
+    for (int base = 0; base < n_bucket(args, plan.cut); base += scan_threads) {
         const int bucket = base + threadIdx.x;
-        const int n = bucket < n_bucket(args) ? plan.count[bucket] : 0;
+        const int n = bucket < n_bucket(args, plan.cut) ? plan.count[bucket] : 0;
         const int2 mine = make_int2(n, (n + chunk_pairs - 1)/chunk_pairs);
         int2 until = scan_warp(mine);
         if (lane == warp_size - 1) {
@@ -189,6 +225,9 @@ void scan(const msa_attend_args args, const attend_plan plan) {
                 plan.chunks[until.y - mine.y + i] = {bucket, until.x - mine.x + i*chunk_pairs, min(chunk_pairs, n - i*chunk_pairs)};
             }
         }
+        if (bucket < n_bucket(args, plan.cut) && bucket%args.pos.n_block() == args.pos.n_block() - 1) {
+            plan.end[bucket/args.pos.n_block()] = until.y;
+        }
         done = add(done, total[warp_size - 1]);
         __syncthreads();
     }
@@ -200,7 +239,82 @@ void scan(const msa_attend_args args, const attend_plan plan) {
 __global__ void sort_pairs(const msa_attend_args args, const attend_plan plan) {
     const int pair = blockIdx.x*blockDim.x + threadIdx.x;
     if (pair < n_query(args)*args.n_top && plan.rank[pair] >= 0) {
-        plan.list[plan.first[bucket_of(args, pair/args.n_top, args.ids[pair])] + plan.rank[pair]] = pair;
+        plan.list[plan.first[bucket_of(args, plan, pair/args.n_top, args.ids[pair])] + plan.rank[pair]] = pair;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// many tokens: combine
+
+// Weighs the pairs of a (token, group) by their softmax sums. A warp; one of the eight 512-byte pieces of all pairs at a time: few
+// enough registers to have them in flight together. L1 is passed by, as other multiprocessors wrote what is read here.
+__device__ __forceinline__ void combine(const msa_attend_args & args, const attend_plan & plan, const int query) {
+    const int lane   = threadIdx.x%warp_size;
+    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
+    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0));       // ids end in -1
+    const float * log_sum = plan.log_sum + (int64_t) query*args.n_top*msa_rows + lane/4;
+
+    float weight[msa_top][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            weight[part][i] = part < n_used ? __ldcg(log_sum + part*msa_rows + 8*i) : -INFINITY;
+            top[i] = fmaxf(top[i], weight[part][i]);
+        }
+        const float base = top[i] == -INFINITY ? 0.0f : top[i];
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            weight[part][i] = exp2_fast(weight[part][i] - base);
+            sum[i] += weight[part][i];
+        }
+    }
+    const uint4 * partial = reinterpret_cast<const uint4 *>(plan.partial + (int64_t) query*args.n_top*fragment_halves) + lane;
+#pragma unroll 1
+    for (int piece = 0; piece < 8; ++piece) {
+        float acc[8] = {};
+#pragma unroll
+        for (int part = 0; part < msa_top; ++part) {
+            const uint4 raw   = part < n_used ? __ldcg(partial + (8*part + piece)*warp_size) : make_uint4(0, 0, 0, 0);
+            const half8 value = *reinterpret_cast<const half8 *>(&raw);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const float2 pair = __half22float2(value.pair[k]);
+                acc[2*k]     += weight[part][k%2]*pair.x;
+                acc[2*k + 1] += weight[part][k%2]*pair.y;
+            }
+        }
+        store_piece(args.out + (int64_t) query*fragment_halves, piece, acc, sum);
+    }
+}
+
+constexpr int job_tokens = 16; // of a slice, that a CTA combines at a time
+
+__device__ static int jobs_of_slice(const attend_plan & plan) {
+    return (plan.cut.n_token + job_tokens - 1)/job_tokens;
+}
+
+__device__ static bool is_done(const attend_plan & plan, const int slice) {
+    int n_done;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(n_done) : "l"(plan.n_done + slice) : "memory");
+    return n_done == plan.end[slice] - (slice > 0 ? plan.end[slice - 1] : 0);
+}
+
+__device__ static void combine_tokens(const msa_attend_args & args, const attend_plan & plan, const int job_index) {
+    const int slice = job_index/jobs_of_slice(plan);
+    if (threadIdx.x == 0) {
+        while (!is_done(plan, slice)) {}
+    }
+    __syncthreads();
+    const int part   = slice%plan.cut.n_slice;
+    const int group  = slice/plan.cut.n_slice%args.n_group;
+    const int stream = slice/plan.cut.n_slice/args.n_group;
+    const int first  = job_index%jobs_of_slice(plan)*job_tokens;
+    for (int i = first + threadIdx.x/warp_size; i < min(first + job_tokens, plan.cut.n_token); i += many_threads/warp_size) {
+        const int token = part*plan.cut.n_token + i;
+        if (token < args.pos.n_token) {
+            combine(args, plan, (stream*args.pos.n_token + token)*args.n_group + group);
+        }
     }
 }
 
@@ -212,11 +326,19 @@ __host__ __device__ constexpr int many_ctas(const bool hopper) {
     return hopper ? 2 : 1;
 }
 
+enum class work { chunk, combining, nothing };
+
+struct job {
+    work what;
+    int  index;
+};
+
 struct many_shared {
     char     key  [tile_bytes];
     char     value[tile_bytes];
     half8    query[many_threads/warp_size][8][warp_size]; // of the next pair; every lane reads what it copied itself
     uint16_t mask[8];
+    job      next;
 };
 
 // acc: products of 16 rows x 128 keys -> probabilities in a, their row sums, and maxima in units of the exponent of 2.
@@ -251,7 +373,7 @@ __device__ static void store_part(const attend_plan & plan, const int64_t part, 
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
         const float * x = acc + 8*c;
-        __stcs(to + c*warp_size, make_uint4(
+        __stcg(to + c*warp_size, make_uint4(
             pack(x[0]*scale[0], x[1]*scale[0]), pack(x[2]*scale[1], x[3]*scale[1]),
             pack(x[4]*scale[0], x[5]*scale[0]), pack(x[6]*scale[1], x[7]*scale[1])));
     }
@@ -263,149 +385,149 @@ __device__ static void store_part(const attend_plan & plan, const int64_t part, 
     }
 }
 
+// One thread of a CTA takes what it does next. Before the chunks run out it combines only what is done already, and so never waits
+// with a chunk in hand: what others wait for is always under way.
+__device__ static job take_job(const msa_attend_args & args, const attend_plan & plan, const bool prefers_combining) {
+    const int n_job = n_slice(args, plan.cut)*jobs_of_slice(plan);
+    if (prefers_combining) {
+        int next;
+        asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(next) : "l"(plan.n_taken + 1) : "memory");
+        if (next < n_job && is_done(plan, next/jobs_of_slice(plan)) && atomicCAS(plan.n_taken + 1, next, next + 1) == next) {
+            return {work::combining, next};
+        }
+    }
+    const int index = atomicAdd(plan.n_taken, 1);
+    if (index < *plan.n_chunk) {
+        return {work::chunk, index};
+    }
+    const int last = atomicAdd(plan.n_taken + 1, 1);
+    return {last < n_job ? work::combining : work::nothing, last};
+}
+
+// The queries of a warp's pairs on their way through its own shared memory: lane i knows the ith pair, the query, and the last key
+// of the block that it sees.
+struct pair_list {
+    int   pair; // -1: none
+    int   query;
+    int   last_key;
+    half8 (& room)[8][warp_size];
+
+    __device__ int pair_at(const int i)     const { return __shfl_sync(all_lanes, pair, i); }
+    __device__ int last_key_at(const int i) const { return __shfl_sync(all_lanes, last_key, i); }
+
+    __device__ void fetch(const attend_plan & plan, const int i) const {
+        const int lane = threadIdx.x%warp_size;
+        const bool here = pair_at(i) >= 0;
+        const char * from = reinterpret_cast<const char *>(plan.query + (int64_t) __shfl_sync(all_lanes, query, i)*fragment_halves) + lane*sizeof(half8);
+        const uint32_t to = shared_address(&room[0][lane]);
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            copy16_async(to + step*warp_size*sizeof(half8), from + step*warp_size*sizeof(half8), here);
+        }
+        copies_commit();
+    }
+
+    __device__ void take(uint32_t (&a)[8][4]) const {
+        copies_wait<0>();
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            const uint4 piece = *reinterpret_cast<const uint4 *>(&room[step][threadIdx.x%warp_size]);
+            a[step][0] = piece.x;
+            a[step][1] = piece.y;
+            a[step][2] = piece.z;
+            a[step][3] = piece.w;
+        }
+    }
+};
+
+constexpr int many_warps = many_threads/warp_size;
+static_assert(chunk_pairs/many_warps < warp_size, "a lane beyond the last pair knows none");
+
+__device__ __forceinline__ pair_list pairs_of(const msa_attend_args & args, const attend_plan & plan, const chunk & own, const int block, many_shared & shared) {
+    const int warp  = threadIdx.x/warp_size;
+    const int lane  = threadIdx.x%warp_size;
+    const int at    = lane*many_warps + warp;
+    const int pair  = lane < chunk_pairs/many_warps && at < own.count ? plan.list[own.first + at] : -1;
+    const int query = max(pair, 0)/args.n_top;
+    return {pair, query, args.pos.query[query/args.n_group] - block*msa_block, shared.query[warp]};
+}
+
+template <msa_type type>
+__device__ __forceinline__ void attend_chunk(const msa_attend_args & args, const attend_plan & plan, const int index, many_shared & shared) {
+    const int warp   = threadIdx.x/warp_size;
+    const int lane   = threadIdx.x%warp_size;
+    const chunk own  = plan.chunks[index];
+    const int block  = own.block%args.pos.n_block();
+    const int slice  = own.block/args.pos.n_block();
+    const int group  = slice/plan.cut.n_slice%args.n_group;
+    const int stream = slice/plan.cut.n_slice/args.n_group;
+    const uint32_t key_tile   = shared_address(shared.key);
+    const uint32_t value_tile = shared_address(shared.value);
+
+    const int cell = lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
+    fill_rows<type>(key_tile, 16*warp, args.key.data + group*args.key.group_bytes + stream*args.key.stream_bytes, args.key.cell_bytes, cell);
+    fill_rows<type>(value_tile, 16*warp, args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes, args.value.cell_bytes, cell);
+    const pair_list pairs = pairs_of(args, plan, own, block, shared);
+    pairs.fetch(plan, 0);
+    if (threadIdx.x == 0) {
+        shared.next = take_job(args, plan, true); // while rows are on their way
+    }
+    const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
+    if (lane == 0) {
+        shared.mask[warp] = (uint16_t) present;
+    }
+    copies_wait<0>();
+    tiles_written();
+    __syncthreads();
+    const block_mask mask = *reinterpret_cast<const block_mask *>(shared.mask);
+
+    // A warpgroup takes four pairs at a time, one a warp.
+    for (int i = 0; i*many_warps + warp/4*4 < own.count; ++i) {
+        const int pair     = pairs.pair_at(i);
+        const int last_key = pairs.last_key_at(i);
+        uint32_t a[8][4];
+        pairs.take(a);
+        pairs.fetch(plan, i + 1);
+
+        float acc[64], top[2], sum[2];
+        product_start<tile_rows::output>(acc, a, key_tile);
+        product_wait<0>(acc);
+        if (!mask.complete() || last_key < msa_block - 1) {
+            hide_keys(acc, mask, last_key);
+        }
+        softmax_rows(acc, args.scale*log2_e, a, top, sum);
+        product_start<tile_rows::summed>(acc, a, value_tile);
+        product_wait<0>(acc);
+        if (pair >= 0) {
+            store_part(plan, pair, acc, top, sum);
+        }
+    }
+    copies_wait<0>(); // the last fetch, of nothing, is not to land on the next chunk's first
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(plan.n_done + slice, 1);
+    }
+}
+
 template <msa_type type>
 __global__ __launch_bounds__(many_threads, many_ctas(msa_hopper))
 void attend_many(const msa_attend_args args, const attend_plan plan) {
     extern __shared__ __align__(1024) char raw[];
     many_shared & shared = *reinterpret_cast<many_shared *>(raw);
-    const int warp = threadIdx.x/warp_size;
-    const int lane = threadIdx.x%warp_size;
-    const uint32_t key_tile   = shared_address(shared.key);
-    const uint32_t value_tile = shared_address(shared.value);
-
-    const int n_chunk = *plan.n_chunk;
-    for (int i = blockIdx.x; i < n_chunk; i += gridDim.x) {
-        const chunk work = plan.chunks[i];
-        const int block  = work.block%args.pos.n_block();
-        const int group  = work.block/args.pos.n_block()%args.n_group;
-        const int stream = work.block/args.pos.n_block()/args.n_group;
-
-        const int cell = lane < 16 ? cell_of(args.pos, stream, block*msa_block + 16*warp + lane) : -1;
-        fill_rows<type>(key_tile, 16*warp, args.key.data + group*args.key.group_bytes + stream*args.key.stream_bytes, args.key.cell_bytes, cell);
-        fill_rows<type>(value_tile, 16*warp, args.value.data + group*args.value.group_bytes + stream*args.value.stream_bytes, args.value.cell_bytes, cell);
-        const auto pair_at = [&](const int at) {
-            return at + warp < work.count ? plan.list[work.first + at + warp] : -1;
-        };
-        const auto fetch = [&](const int pair) {
-            const char * from = reinterpret_cast<const char *>(plan.query + (int64_t) (max(pair, 0)/args.n_top)*fragment_halves);
-#pragma unroll
-            for (int step = 0; step < 8; ++step) {
-                copy16_async(shared_address(&shared.query[warp][step][lane]), from + (step*warp_size + lane)*sizeof(half8), pair >= 0);
-            }
-            copies_commit();
-        };
-        int next = pair_at(0);
-        fetch(next);
-        const uint32_t present = __ballot_sync(all_lanes, cell >= 0);
-        if (lane == 0) {
-            shared.mask[warp] = (uint16_t) present;
-        }
-        copies_wait<0>();
-        tiles_written();
-        __syncthreads();
-        const block_mask mask = *reinterpret_cast<const block_mask *>(shared.mask);
-
-        // A warpgroup takes four pairs at a time, one a warp.
-        for (int at = 0; at + warp/4*4 < work.count; at += many_threads/warp_size) {
-            const int pair  = next;
-            const int query = max(pair, 0)/args.n_top;
-            uint32_t a[8][4];
-            copies_wait<0>();
-#pragma unroll
-            for (int step = 0; step < 8; ++step) {
-                const uint4 piece = *reinterpret_cast<const uint4 *>(&shared.query[warp][step][lane]);
-                a[step][0] = piece.x;
-                a[step][1] = piece.y;
-                a[step][2] = piece.z;
-                a[step][3] = piece.w;
-            }
-            next = pair_at(at + many_threads/warp_size);
-            fetch(next);
-            const int last_key = args.pos.query[query/args.n_group] - block*msa_block;
-
-            float acc[64], top[2], sum[2];
-            product_start<tile_rows::output>(acc, a, key_tile);
-            product_wait<0>(acc);
-            if (!mask.complete() || last_key < msa_block - 1) {
-                hide_keys(acc, mask, last_key);
-            }
-            softmax_rows(acc, args.scale*log2_e, a, top, sum);
-            product_start<tile_rows::summed>(acc, a, value_tile);
-            product_wait<0>(acc);
-            if (pair >= 0) {
-                store_part(plan, pair, acc, top, sum);
-            }
-        }
-        copies_wait<0>(); // the last fetch, of nothing, is not to land on the next chunk's first
-        __syncthreads();
+    if (threadIdx.x == 0) {
+        shared.next = take_job(args, plan, false);
     }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// many tokens: combine
-
-// Weighs the pairs of one (token, group) by their softmax sums. A warp takes combine_pieces of the eight 512-byte
-// pieces: few enough registers to have the loads in flight that the bandwidth needs.
-constexpr int combine_pieces = 2;
-
-__global__ void combine(const msa_attend_args args, const attend_plan plan) {
-    const int warp  = (blockIdx.x*blockDim.x + threadIdx.x)/warp_size;
-    const int lane  = threadIdx.x%warp_size;
-    const int query = warp/(8/combine_pieces);
-    const int piece = warp%(8/combine_pieces)*combine_pieces;
-    if (query >= n_query(args)) {
-        return;
-    }
-    const int id     = lane < args.n_top ? args.ids[(int64_t) query*args.n_top + lane] : -1;
-    const int n_used = __popc(__ballot_sync(all_lanes, id >= 0));       // ids end in -1
-    const float * log_sum = plan.log_sum + (int64_t) query*args.n_top*msa_rows + lane/4;
-    const half8 * partial = reinterpret_cast<const half8 *>(plan.partial + (int64_t) query*args.n_top*fragment_halves) + piece*warp_size + lane;
-
-    float weight[msa_top][2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-#pragma unroll
-    for (int part = 0; part < msa_top; ++part) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            weight[part][i] = part < n_used ? log_sum[part*msa_rows + 8*i] : -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int part = 0; part < msa_top; ++part) {
-            top[i] = fmaxf(top[i], weight[part][i]);
-        }
-        const float base = top[i] == -INFINITY ? 0.0f : top[i];
-#pragma unroll
-        for (int part = 0; part < msa_top; ++part) {
-            weight[part][i] = exp2_fast(weight[part][i] - base);
-            sum[i] += weight[part][i];
-        }
-    }
-    float acc[combine_pieces][8] = {};
-#pragma unroll
-    for (int part = 0; part < msa_top; ++part) {
-#pragma unroll
-        for (int c = 0; c < combine_pieces; ++c) {
-            const uint4 raw = part < n_used
-                ? __ldcs(reinterpret_cast<const uint4 *>(partial + (part*8 + c)*warp_size)) : make_uint4(0, 0, 0, 0);
-            const half8 value = *reinterpret_cast<const half8 *>(&raw);
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                const float2 pair = __half22float2(value.pair[k]);
-                acc[c][2*k]     += weight[part][k%2]*pair.x;
-                acc[c][2*k + 1] += weight[part][k%2]*pair.y;
+    __syncthreads();
+    for (job now = shared.next; now.what != work::nothing; now = shared.next) {
+        __syncthreads(); // all have read it
+        if (now.what == work::chunk) {
+            attend_chunk<type>(args, plan, now.index, shared);
+        } else {
+            if (threadIdx.x == 0) {
+                shared.next = take_job(args, plan, false);
             }
-        }
-    }
-    float * out = args.out + (int64_t) query*fragment_halves + lane/4*msa_dim + 2*(lane%4);
-#pragma unroll
-    for (int c = 0; c < combine_pieces; ++c) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            const float scale = sum[k%2] > 0.0f ? 1.0f/sum[k%2] : 0.0f;
-            float * to = out + 8*(k%2)*msa_dim + 8*(2*(piece + c) + k/2);
-            *reinterpret_cast<float2 *>(to) = make_float2(acc[c][2*k]*scale, acc[c][2*k + 1]*scale);
+            combine_tokens(args, plan, now.index);
         }
     }
 }
@@ -849,15 +971,14 @@ static cudaError_t launch_many(const msa_attend_args & args, const attend_plan &
     return in_turn(
         [&] { return launch(scan, dim3(1), scan_threads, 0, stream, args, plan); },
         [&] { return launch(sort_pairs, dim3((n_pair + 255)/256), 256, 0, stream, args, plan); },
-        [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); },
-        [&] { return launch(combine, dim3((n_query(args)*(8/combine_pieces) + 7)/8), 8*warp_size, 0, stream, args, plan); });
+        [&] { return launch(attend_many<type>, dim3(n_cta), many_threads, sizeof(many_shared), stream, args, plan); });
 }
 
 // from: nullptr if ids are chosen already.
 static cudaError_t launch_many(const msa_attend_args & args, const attend_plan & plan, const block_scores * from, cudaStream_t stream) {
     const dim3 by_warp((n_query(args) + prepare_warps - 1)/prepare_warps);
     return in_turn(
-        [&] { return cudaMemsetAsync(plan.count, 0, n_bucket(args)*sizeof(int), stream); },
+        [&] { return cudaMemsetAsync(plan.count, 0, n_counter(args, plan.cut)*sizeof(int), stream); },
         [&] {
             const size_t bytes = prepare_warps*most_candidates<warp_size>(args.pos.n_block())*sizeof(uint64_t);
             return from ? launch(choose_and_prepare, by_warp, prepare_warps*warp_size, bytes, stream, args, plan, *from)
@@ -920,7 +1041,7 @@ msa_launch msa_attend_launch(const msa_attend_args & args) {
     const int n_token = args.pos.n_token*args.pos.n_stream;
     const bool shape = args.n_top >= 1 && args.n_top <= msa_top && args.n_group >= 1 && n_token >= 1
         && args.key.type == args.value.type
-        && (int64_t) n_token*args.n_group*args.n_top < (1 << 28) && (int64_t) msa::n_bucket(args) < (1 << 28);
+        && (int64_t) n_token*args.n_group*args.n_top < (1 << 28) && (int64_t) args.pos.n_stream*args.n_group*args.pos.n_block() < (1 << 28);
     if (!shape) {
         return msa_launch::none;
     }

@@ -22,6 +22,7 @@ constexpr bool msa_hopper = false;
 
 struct device_facts {
     int  n_sm;
+    int  l2_bytes;
     bool hopper; // as msa_hopper is in the code that runs there
     bool newer;  // Hopper or later: has clusters
 };
@@ -31,6 +32,7 @@ inline device_facts current_device() {
     device_facts facts = {};
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&facts.n_sm, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&facts.l2_bytes, cudaDevAttrL2CacheSize, device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
 #ifdef MSA_LIKE_SM
     major = MSA_LIKE_SM/10;
